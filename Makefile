@@ -1,0 +1,51 @@
+# cosky-proxy: `make run` builds and starts it, `make test` proves it, `make help` lists the rest.
+
+GO      ?= go
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+# VCS stamping is off because it fails in checkouts that belong to somebody else; VERSION says the same.
+BUILD   := -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)'
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+PKG      ?= ./...
+ARGS     ?=
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := build
+.PHONY: build run test race fuzz bench lint check clean help tools
+
+build: ## build bin/cosky-proxy
+	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
+
+run: build ## build and start on an embedded backend; ARGS='--listen :7000' adds options
+	@exec bin/cosky-proxy $(ARGS)
+
+tools: # install redis-server and what else the tests start, where it is missing
+	@test/install.sh
+
+test: tools build ## install redis-server when it is missing, run all tests; PKG=./conf narrows
+	$(GO) test -timeout 10m $(PKG)
+
+race: tools build ## run all tests under the race detector
+	$(GO) test -race -timeout 15m $(PKG)
+
+fuzz: ## fuzz every target for FUZZTIME (10s)
+	@test/fuzz.sh $(FUZZTIME)
+
+bench: build ## measure the proxy against Redis and other proxies; ARGS=-h explains
+	$(GO) run ./bench $(ARGS)
+
+lint: ## gofmt, vet (also for macOS), staticcheck
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+check: ## exactly what CI runs
+	@.ci/run
+
+clean: ## remove what make built
+	rm -rf bin
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// topology is a kind of backend that front ends are put in front of.
+type topology string
+
+const (
+	standalone topology = "standalone"
+	cluster    topology = "cluster"
+)
+
+const clusterPrimaries = 3
+
+// backend is a set of private redis-servers holding the workloads' data.
+type backend struct {
+	topology topology
+	nodes    []*process
+}
+
+// startBackend starts and seeds the servers of one topology.
+func startBackend(ctx context.Context, dir string, t topology) (*backend, error) {
+	count := 1
+	if t == cluster {
+		count = clusterPrimaries
+	}
+	b := &backend{topology: t}
+	if err := b.start(ctx, dir, count); err != nil {
+		b.stop()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *backend) start(ctx context.Context, dir string, count int) error {
+	// Twice as many: the default bus port (port + 10000) may not exist.
+	ports, err := freePorts(2 * count)
+	if err != nil {
+		return err
+	}
+	for i := range count {
+		node, err := startRedis(ctx, dir, b.topology, i, ports[i], ports[count+i])
+		if err != nil {
+			return err
+		}
+		b.nodes = append(b.nodes, node)
+	}
+	if b.topology == cluster {
+		if err := b.join(ctx); err != nil {
+			return err
+		}
+	}
+	return b.seed(ctx)
+}
+
+func startRedis(ctx context.Context, dir string, t topology, index, port, busPort int) (*process, error) {
+	name := fmt.Sprintf("redis-%s-%d", t, index)
+	home := filepath.Join(dir, name)
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create data directory of %q: %w", name, err)
+	}
+	args := []string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", home,
+		"--save", "", "--appendonly", "no",
+	}
+	if t == cluster {
+		args = append(args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(busPort))
+	}
+	return startProcess(ctx, dir, name, port, "redis-server", args...)
+}
+
+// join makes a cluster of the nodes and waits until every one of them agrees.
+func (b *backend) join(ctx context.Context) error {
+	args := []string{"--cluster", "create"}
+	for _, node := range b.nodes {
+		args = append(args, node.addr())
+	}
+	args = append(args, "--cluster-replicas", "0", "--cluster-yes")
+	if out, err := exec.CommandContext(ctx, "redis-cli", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot create cluster: %w: %s", err, out)
+	}
+	return poll(ctx, startTimeout, func() error {
+		for _, node := range b.nodes {
+			info, err := redisCLI(ctx, node.port, "", "CLUSTER", "INFO")
+			if err != nil {
+				return err
+			}
+			if !strings.Contains(info, "cluster_state:ok") {
+				return fmt.Errorf("cannot use cluster: node %s says %q", node.addr(), info)
+			}
+		}
+		return nil
+	})
+}
+
+// seed writes the data every workload reads.
+func (b *backend) seed(ctx context.Context) error {
+	// Errors come back as text: redis-cli in script mode goes on after them.
+	out, err := redisCLI(ctx, b.nodes[0].port, seedScript(), "-c")
+	if err != nil {
+		return fmt.Errorf("cannot seed %s: %w", b.topology, err)
+	}
+	if strings.Contains(out, "ERR") {
+		return fmt.Errorf("cannot seed %s: %.200s", b.topology, out)
+	}
+	return nil
+}
+
+func (b *backend) stop() {
+	for _, node := range b.nodes {
+		node.stop()
+	}
+}
+
+func (b *backend) addrs() []string {
+	addrs := make([]string, len(b.nodes))
+	for i, node := range b.nodes {
+		addrs[i] = node.addr()
+	}
+	return addrs
+}
+
+// redisCLI runs one command (or, when script is not empty, the script's lines)
+// against a port and returns what redis-cli prints.
+func redisCLI(ctx context.Context, port int, script string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "redis-cli", append([]string{"-p", strconv.Itoa(port)}, args...)...)
+	// Never the terminal: redis-cli reads from it when it gets no command.
+	cmd.Stdin = strings.NewReader(script)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("cannot run redis-cli %q: %w: %.200s", args, err, out)
+	}
+	return string(out), nil
+}

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package load
+
+import (
+	"context"
+	"errors"
+)
+
+// Run needs epoll; elsewhere it always fails with [errors.ErrUnsupported].
+func Run(_ context.Context, spec Spec) (Result, error) {
+	if err := spec.validate(); err != nil {
+		return Result{}, err
+	}
+	return Result{}, errors.ErrUnsupported
+}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	defaultProxy   = "bin/cosky-proxy"
+	goGenerator    = "go"
+	benchGenerator = "redis-benchmark"
+
+	// settleTime is what a proxy gets to find its backend after it began to listen.
+	settleTime = 5 * time.Second
+
+	noProxy = "none" // value of -proxy that measures the peers alone
+)
+
+const usage = `bench measures cosky-proxy, Redis itself and other Redis proxies side by side.
+
+Usage: go run ./bench [flags]        (from the repository's root, after make build)
+
+It needs redis-server, redis-cli and redis-benchmark in PATH and Linux' /proc.
+Everything runs on free loopback ports and is stopped at the end. Peers found in
+PATH or named by environment variables join in: NUTCRACKER, PREDIXY,
+REDIS_CLUSTER_PROXY (each the path of a binary).
+
+Examples:
+  go run ./bench -quick
+  PREDIXY=/opt/predixy go run ./bench -workload 'GET|HGETALL' -rounds 9
+  go run ./bench -proxy old=/tmp/old -proxy new=bin/cosky-proxy -topology standalone
+
+How to read the table: go doc ./bench
+
+Flags:
+`
+
+// options is the parsed command line.
+type options struct {
+	proxies   []candidate
+	peersOnly bool
+	quick     bool
+	save      bool
+	rounds    int
+	roundTime time.Duration
+	budget    time.Duration
+	clients   int
+	topology  []topology
+	workload  *regexp.Regexp
+	peer      *regexp.Regexp
+	generator string
+	generate  generator
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	opts, err := parseFlags(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	if err := bench(ctx, opts); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parseFlags(args []string) (options, error) {
+	var o options
+	var topologies, workload, peer string
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.Usage = func() {
+		fmt.Fprint(fs.Output(), usage)
+		fs.PrintDefaults()
+	}
+	fs.Func("proxy", "cosky-proxy `[name=]path` to measure; repeat it to compare builds, 'none' for peers alone (default "+defaultProxy+")", func(s string) error {
+		return o.addProxy(s)
+	})
+	fs.BoolVar(&o.quick, "quick", false, "main workloads, 3 short rounds, under a minute")
+	fs.BoolVar(&o.save, "save", false, "also write bench/results/<date>.md")
+	fs.IntVar(&o.rounds, "rounds", 5, "rounds; each measures everything once")
+	fs.DurationVar(&o.roundTime, "round-time", time.Second, "aimed-at length of one burst of load")
+	fs.DurationVar(&o.budget, "budget", 15*time.Minute, "no round starts that would pass this total time")
+	fs.IntVar(&o.clients, "clients", 50, "connections of the load generator")
+	fs.StringVar(&topologies, "topology", "standalone,cluster", "backends to measure, comma separated")
+	fs.StringVar(&workload, "workload", "", "measure only workloads whose title matches this `regexp`, such as 'GET.*P=16'")
+	fs.StringVar(&peer, "peer", "", "run only peers whose name matches this `regexp`; '^$' runs none")
+	fs.StringVar(&o.generator, "generator", goGenerator, "where the load comes from: "+goGenerator+" (package bench/load) or "+benchGenerator)
+	if err := fs.Parse(args); err != nil {
+		return options{}, err
+	}
+	if fs.NArg() > 0 {
+		return options{}, fmt.Errorf("cannot use argument %q: only flags are taken, see -h", fs.Arg(0))
+	}
+	return o, o.complete(fs, topologies, workload, peer)
+}
+
+func (o *options) addProxy(arg string) error {
+	if arg == noProxy {
+		o.peersOnly = true
+		return nil
+	}
+	name, path, named := strings.Cut(arg, "=")
+	if !named {
+		name, path = "cosky-proxy", arg
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("cannot use proxy %q: %w", arg, err)
+	}
+	for _, c := range o.proxies {
+		if c.name == name {
+			return fmt.Errorf("cannot use proxy name %q twice: write name=path", name)
+		}
+	}
+	o.proxies = append(o.proxies, coskyProxy(name, absolute))
+	return nil
+}
+
+func (o *options) complete(fs *flag.FlagSet, topologies, workload, peer string) error {
+	if len(o.proxies) == 0 && !o.peersOnly {
+		if err := o.addProxy(defaultProxy); err != nil {
+			return err
+		}
+	}
+	for _, c := range o.proxies {
+		if _, err := exec.LookPath(c.path); err != nil {
+			return fmt.Errorf("cannot use proxy %q: %w (make build makes %s)", c.name, err, defaultProxy)
+		}
+	}
+	if o.quick {
+		given := map[string]bool{}
+		fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		o.shorten(given)
+	}
+	for _, name := range strings.Split(topologies, ",") {
+		t := topology(strings.TrimSpace(name))
+		if t != standalone && t != cluster {
+			return fmt.Errorf("cannot use topology %q: want %s or %s", name, standalone, cluster)
+		}
+		o.topology = append(o.topology, t)
+	}
+	if o.rounds < 1 || o.clients < 1 || o.roundTime <= 0 {
+		return errors.New("cannot measure: -rounds, -clients and -round-time must be positive")
+	}
+	switch o.generator {
+	case goGenerator:
+		o.generate = goLoad
+	case benchGenerator:
+		o.generate = redisBenchmark
+	default:
+		return fmt.Errorf("cannot use generator %q: want %s or %s", o.generator, goGenerator, benchGenerator)
+	}
+	var err error
+	if o.workload, err = regexp.Compile(workload); err != nil {
+		return fmt.Errorf("cannot use -workload %q: %w", workload, err)
+	}
+	if o.peer, err = regexp.Compile(peer); err != nil {
+		return fmt.Errorf("cannot use -peer %q: %w", peer, err)
+	}
+	return nil
+}
+
+// shorten applies -quick to whatever the command line leaves open.
+func (o *options) shorten(given map[string]bool) {
+	if !given["rounds"] {
+		o.rounds = 3
+	}
+	if !given["round-time"] {
+		o.roundTime = 250 * time.Millisecond
+	}
+	if !given["budget"] {
+		o.budget = 50 * time.Second
+	}
+}
+
+// bench runs every topology asked for and prints the report.
+func bench(ctx context.Context, o options) error {
+	for _, tool := range []string{"redis-server", "redis-cli", "redis-benchmark"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("cannot measure: %w", err)
+		}
+	}
+	peers, err := findPeers(os.Getenv, exec.LookPath)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "cosky-bench-")
+	if err != nil {
+		return fmt.Errorf("cannot create work directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+
+	candidates := o.proxies
+	for _, c := range peers {
+		if o.peer.MatchString(c.name) {
+			candidates = append(candidates, c)
+		}
+	}
+	report := header(o)
+	fmt.Print(report)
+	deadline := time.Now().Add(o.budget)
+	var failed []error
+	for i, t := range o.topology {
+		// What the earlier topologies leave is shared by the rest.
+		share := time.Until(deadline) / time.Duration(len(o.topology)-i)
+		if t == standalone && len(o.topology) > 1 {
+			share = time.Until(deadline) * 2 / 3
+		}
+		table, err := benchTopology(ctx, o, dir, t, candidates, time.Now().Add(share))
+		if table == "" {
+			return err
+		}
+		failed = append(failed, err)
+		fmt.Print(table)
+		report += table
+	}
+	if o.save {
+		failed = append(failed, save(report))
+	}
+	return errors.Join(failed...)
+}
+
+// benchTopology measures one backend. A table together with an error means
+// that cosky-proxy itself failed some of it.
+func benchTopology(ctx context.Context, o options, dir string, t topology, candidates []candidate, deadline time.Time) (string, error) {
+	b, err := startBackend(ctx, dir, t)
+	if err != nil {
+		return "", err
+	}
+	defer b.stop()
+
+	fronts := []*frontEnd{direct(b)}
+	for _, c := range candidates {
+		if !serves(c, t) {
+			continue
+		}
+		f, err := c.start(ctx, dir, b)
+		if err != nil {
+			if c.role == subject {
+				return "", err
+			}
+			fmt.Fprintf(os.Stderr, "%s is left out: %v\n", c.name, err)
+			continue
+		}
+		defer f.processes[0].stop()
+		fronts = append(fronts, f)
+	}
+	e := newExperiment(plan{
+		rounds: o.rounds, roundTime: o.roundTime, settle: settleTime, clients: o.clients, deadline: deadline,
+		generate: o.generate, progress: os.Stderr,
+	}, b, fronts, o.selected(t))
+	if err := e.run(ctx); err != nil {
+		return "", err
+	}
+	table := fmt.Sprintf("\n%s\nLoad average afterwards: %s.\n", e.markdown(), loadAverage())
+	return table, e.subjectError()
+}
+
+func serves(c candidate, t topology) bool {
+	for _, known := range c.serves {
+		if known == t {
+			return true
+		}
+	}
+	return false
+}
+
+// selected returns the workloads of a topology that the command line asks for.
+func (o options) selected(t topology) []workload {
+	var out []workload
+	for _, w := range workloads() {
+		if o.quick && !w.quick || t == cluster && !w.cluster || !o.workload.MatchString(w.title()) {
+			continue
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// header says what was measured where.
+func header(o options) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "## bench %s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"))
+	fmt.Fprintf(&b, "- machine: %s, %d CPUs, load average at start %s\n", cpuModel(), runtime.NumCPU(), loadAverage())
+	fmt.Fprintf(&b, "- Redis: %s\n", firstLine("redis-server", "--version"))
+	for _, c := range o.proxies {
+		fmt.Fprintf(&b, "- %s: %s\n", c.name, firstLine(c.path, "--version"))
+	}
+	fmt.Fprintf(&b, "- load: %s, %d connections, %d rounds of about %s per front end; one worker thread each\n",
+		o.generator, o.clients, o.rounds, o.roundTime)
+	return b.String()
+}
+
+func firstLine(path string, args ...string) string {
+	out, err := exec.Command(path, args...).Output()
+	if err != nil {
+		return err.Error()
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return line
+}
+
+func cpuModel() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, found := strings.Cut(line, ":"); found && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(text))[:3], " ")
+}
+
+func save(report string) error {
+	path := filepath.Join("bench", "results", time.Now().UTC().Format("2006-01-02")+".md")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("cannot save report: %w", err)
+	}
+	if err := os.WriteFile(path, []byte(report), 0o644); err != nil {
+		return fmt.Errorf("cannot save report: %w", err)
+	}
+	return nil
+}

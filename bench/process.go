@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	startTimeout = 15 * time.Second
+	stopTimeout  = 3 * time.Second
+	pollInterval = 20 * time.Millisecond
+)
+
+// process is a child of this program that listens on a loopback port.
+type process struct {
+	name string
+	port int
+
+	cmd     *exec.Cmd
+	logPath string
+	exited  chan struct{} // closed once Wait has returned
+}
+
+// startProcess runs path with args and waits until port accepts connections.
+// The child's output goes to dir/name.log, whose tail explains a failed start.
+func startProcess(ctx context.Context, dir, name string, port int, path string, args ...string) (*process, error) {
+	logPath := filepath.Join(dir, name+".log")
+	logFile, err := os.Create(logPath)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create log of %q: %w", name, err)
+	}
+	defer logFile.Close()
+
+	cmd := exec.Command(path, args...)
+	cmd.Dir = dir
+	cmd.Stdout = logFile
+	cmd.Stderr = logFile
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start %q: %w", name, err)
+	}
+	p := &process{name: name, port: port, cmd: cmd, logPath: logPath, exited: make(chan struct{})}
+	go func() {
+		// The exit status says nothing the log does not say better.
+		_ = cmd.Wait()
+		close(p.exited)
+	}()
+
+	if err := p.waitListening(ctx); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("cannot start %q: %w: %s", name, err, p.logTail())
+	}
+	return p, nil
+}
+
+func (p *process) waitListening(ctx context.Context) error {
+	return poll(ctx, startTimeout, func() error {
+		select {
+		case <-p.exited:
+			return permanent{errors.New("exited")}
+		default:
+		}
+		conn, err := net.DialTimeout("tcp", p.addr(), time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+// stop ends the child, politely at first. It may be called more than once.
+func (p *process) stop() {
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Kill} {
+		// An error means the child is gone already, which exited tells.
+		_ = p.cmd.Process.Signal(sig)
+		select {
+		case <-p.exited:
+			return
+		case <-time.After(stopTimeout):
+		}
+	}
+}
+
+func (p *process) addr() string { return loopback(p.port) }
+
+func (p *process) logTail() string {
+	text, err := os.ReadFile(p.logPath)
+	if err != nil {
+		return err.Error()
+	}
+	const limit = 400
+	return strings.TrimSpace(string(text[max(0, len(text)-limit):]))
+}
+
+// cpu returns the processor time the child has used so far, all threads added.
+// schedstat counts nanoseconds, whereas /proc/PID/stat counts ticks of 10 ms;
+// threads that have ended are missing from it, but no front end here ends any.
+func (p *process) cpu() (time.Duration, error) {
+	pattern := fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid)
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		return 0, fmt.Errorf("cannot read CPU time of %q: no %s", p.name, pattern)
+	}
+	var total time.Duration
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("cannot read CPU time of %q: %w", p.name, err)
+		}
+		onCPU, err := parseSchedstat(string(text))
+		if err != nil {
+			return 0, fmt.Errorf("cannot read CPU time of %q: %w", p.name, err)
+		}
+		total += onCPU
+	}
+	return total, nil
+}
+
+// parseSchedstat reads the first field of a schedstat file: nanoseconds on a CPU.
+func parseSchedstat(text string) (time.Duration, error) {
+	first, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	ns, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("cannot parse schedstat %q: %w", text, err)
+	}
+	return time.Duration(ns), nil
+}
+
+// rss returns the child's resident memory in bytes.
+func (p *process) rss() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("cannot read memory of %q: %w", p.name, err)
+	}
+	return parseVMRSS(string(text))
+}
+
+// parseVMRSS finds the VmRSS line of a /proc/PID/status file.
+func parseVMRSS(text string) (int64, error) {
+	for line := range strings.Lines(text) {
+		value, found := strings.CutPrefix(line, "VmRSS:")
+		if !found {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("cannot parse %q: %w", strings.TrimSpace(line), err)
+		}
+		return kib << 10, nil
+	}
+	return 0, errors.New("cannot find VmRSS in process status")
+}
+
+// freePorts returns n different loopback ports that were free a moment ago.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range n {
+		// All listeners stay open until the end, so that no port comes twice.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("cannot find a free port: %w", err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// permanent marks an error that polling again cannot cure.
+type permanent struct{ error }
+
+// poll calls try until it succeeds, fails for good, or the time is up.
+func poll(ctx context.Context, timeout time.Duration, try func() error) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		err := try()
+		if err == nil || errors.As(err, new(permanent)) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pollInterval):
+		}
+	}
+}

@@ -1,0 +1,329 @@
+package discovery
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/slot"
+)
+
+func TestParseNodes(t *testing.T) {
+	reply := strings.Join([]string{
+		"a 10.0.0.1:7000@17000,host-a myself,master - 0 0 3 connected 0-99 200 [300->-b]",
+		"b 10.0.0.2:7001@17001 master - 0 1 4 connected 101-150 100",
+		"c fe80::3:7002@17002,,tls-port=0 slave,fail b 0 1 4 disconnected",
+		"d 10.0.0.4:7003@17003 handshake - 0 0 0 disconnected",
+		"e :0@0 master,noaddr - 0 0 0 disconnected",
+	}, "\n") + "\n"
+	got, err := parseNodes(reply, "seed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []member{
+		{id: "a", addr: "10.0.0.1:7000", masterID: "-", epoch: 3, self: true, primary: true, migrating: true, ranges: []slot.Range{{First: 0, Last: 99}, {First: 200, Last: 200}}},
+		{id: "b", addr: "10.0.0.2:7001", masterID: "-", epoch: 4, primary: true, ranges: []slot.Range{{First: 100, Last: 150}}},
+		{id: "c", addr: "[fe80::3]:7002", masterID: "b", epoch: 4, failed: true},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestParseNodesTakesTheAskedHostForAnUnknownOne(t *testing.T) {
+	got, err := parseNodes("a :7000@17000 myself,master - 0 0 0 connected 1\n", "seed")
+	if err != nil || got[0].addr != "seed:7000" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestParseNodesRejects(t *testing.T) {
+	for _, reply := range []string{
+		"",
+		"a 1.1.1.1:1@2 master - 0 0 0 connected\n", // nobody is myself
+		"a 1.1.1.1:1@2 myself,master - 0 0\n",
+		"a 1.1.1.1:1@2 myself,master - 0 0 x connected\n",
+		"a 1.1.1.1:1@2 myself,master - 0 0 0 connected 5-4\n",
+		"a 1.1.1.1:1@2 myself,master - 0 0 0 connected 16384\n",
+	} {
+		if got, err := parseNodes(reply, "h"); err == nil {
+			t.Errorf("parseNodes(%q) = %+v, want an error", reply, got)
+		}
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	node := func(ip any, id string) []any { return []any{ip, int64(7000), id, []any{}} }
+	reply := []any{
+		[]any{int64(0), int64(5), node("10.0.0.1", "a"), node(nil, "b")},
+		[]any{int64(6), int64(9), node("", "c"), node("?", "d"), []any{"10.0.0.5", int64(7)}},
+		"nonsense", []any{},
+	}
+	want := map[string]string{"a": "10.0.0.1:7000", "b": "seed:7000", "c": "seed:7000", "d": "seed:7000"}
+	if got := endpoints(reply, "seed"); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := endpoints(nil, "seed"); len(got) != 0 {
+		t.Errorf("no reply gives %v", got)
+	}
+}
+
+// said builds a view out of "id epoch role slots" lines; the first speaks of itself.
+func said(lines ...string) view {
+	var v view
+	for i, line := range lines {
+		m := member{self: i == 0}
+		var role, slots string
+		fmt.Sscan(line, &m.id, &m.epoch, &role, &slots)
+		m.addr = m.id + ":1"
+		m.failed = strings.HasSuffix(role, "!")
+		role = strings.TrimSuffix(role, "!")
+		m.primary = role == "primary"
+		if !m.primary {
+			m.masterID = role
+		}
+		if slots != "" {
+			r, err := slot.ParseRange(slots)
+			if err != nil {
+				panic(err)
+			}
+			m.ranges = []slot.Range{r}
+		}
+		v.members = append(v.members, m)
+	}
+	return v
+}
+
+func TestMergeFollowsTheHighestEpoch(t *testing.T) {
+	tests := []struct {
+		name   string
+		before view
+		views  []view
+		want   string
+	}{
+		{
+			name:  "all agree",
+			views: []view{said("a 1 primary 0-9", "b 2 primary 10-19", "r 1 a"), said("b 2 primary 10-19", "a 1 primary 0-9", "r 1 a")},
+			want:  "a:0-9+r b:10-19",
+		},
+		{
+			name:  "a promoted replica knows first",
+			views: []view{said("a 1 primary 0-9", "b 2 primary 10-19", "r 1 a"), said("r 3 primary 0-9", "a 1 primary!", "b 2 primary 10-19")},
+			want:  "r:0-9 b:10-19",
+		},
+		{
+			name:  "the failed former primary comes back as a replica",
+			views: []view{said("r 3 primary 0-9", "a 1 primary!"), said("a 3 r", "r 3 primary 0-9")},
+			want:  "r:0-9+a",
+		},
+		{
+			name:   "one stale node does not lead back",
+			before: said("r 3 primary 0-9", "a 1 primary!"),
+			views:  []view{said("a 1 primary 0-9", "r 1 a")},
+			want:   "r:0-9",
+		},
+		{
+			name:  "a node's own word counts more than hearsay of the same epoch",
+			views: []view{said("b 2 primary 10-19", "a 1 primary 0-9"), said("a 1 primary 0-5", "b 2 primary 10-19")},
+			want:  "a:0-5 b:10-19",
+		},
+		{
+			name:  "a slot belongs to the claim with the higher epoch",
+			views: []view{said("a 1 primary 0-9", "b 2 primary"), said("b 5 primary 9-9", "a 1 primary 0-9")},
+			want:  "a:0-8 b:9",
+		},
+		{
+			name:   "a forgotten node is forgotten",
+			before: said("b 9 primary 0-9"),
+			views:  []view{said("a 1 primary 0-9")},
+			want:   "a:0-9",
+		},
+		{
+			name:  "a failed primary that does not answer is blocked",
+			views: []view{said("a 1 primary 0-9", "b 2 primary! 10-19")},
+			want:  "a:0-9 b!:10-19",
+		},
+		{
+			name:  "a failed primary that answers is not",
+			views: []view{said("a 1 primary 0-9", "b 2 primary! 10-19"), said("b 2 primary 10-19", "a 1 primary 0-9")},
+			want:  "a:0-9 b:10-19",
+		},
+	}
+	for _, tt := range tests {
+		for range 2 { // whoever answers first
+			slices.Reverse(tt.views)
+			if got := sketch(shardsOf(merge(tt.views, tt.before.members))); got != tt.want {
+				t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+			}
+		}
+	}
+}
+
+// sketch writes shards as "primary:slots+replicas".
+func sketch(shards []cluster.Shard) string {
+	var parts []string
+	for _, s := range shards {
+		part := s.Primary.ID
+		if s.Primary.Blocked {
+			part += "!"
+		}
+		part += ":"
+		for i, r := range s.Ranges {
+			if i > 0 {
+				part += ","
+			}
+			part += r.String()
+		}
+		for _, r := range s.Replicas {
+			part += "+" + r.ID
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
+}
+
+func TestMergeKeepsVersions(t *testing.T) {
+	first := said("a 1 primary 0-9", "b 1 primary 10-19")
+	first.about.version = "7.0.1"
+	second := said("b 1 primary 10-19", "a 1 primary 0-9")
+	second.about.version = "7.2.2"
+	members := merge([]view{first, second}, nil)
+	// Later only a answers: b's version is still known.
+	members = merge([]view{first}, members)
+	if members[0].version != "7.0.1" || members[1].version != "7.2.2" {
+		t.Errorf("got versions %q and %q", members[0].version, members[1].version)
+	}
+}
+
+func TestAdopt(t *testing.T) {
+	shards := func(version string, last uint16) []cluster.Shard {
+		return []cluster.Shard{
+			{Primary: &cluster.Node{ID: "a", Addr: "a:1", Version: version}, Ranges: []slot.Range{{First: 0, Last: last}},
+				Replicas: []*cluster.Node{{ID: "r", Addr: "r:1"}}},
+			{Primary: &cluster.Node{ID: "b", Addr: "b:1"}, Ranges: []slot.Range{{First: 100, Last: 199}}},
+		}
+	}
+	first := shards("7", 99)
+	if changed, gone := adopt(nil, first, true); !changed || len(gone) != 0 {
+		t.Fatalf("the first topology: changed %v, gone %v", changed, gone)
+	}
+	prev, err := cluster.New(1, cluster.Cluster, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, r, b := first[0].Primary, first[0].Replicas[0], first[1].Primary
+	if a.Vouch == nil || b.Vouch == nil || r.Vouch == nil {
+		t.Fatal("a node has no lease")
+	}
+
+	equal := shards("", 99) // the version is not known for the moment
+	if changed, gone := adopt(prev, equal, true); changed || len(gone) != 0 || equal[0].Primary != a || equal[0].Replicas[0] != r {
+		t.Errorf("an equal topology: changed %v, gone %v", changed, gone)
+	}
+
+	fewer := shards("7", 98)
+	if changed, gone := adopt(prev, fewer, true); !changed || !slices.Equal(gone, []*cluster.Node{a}) || fewer[0].Primary == a || fewer[1].Primary != b || fewer[0].Replicas[0] != r {
+		t.Errorf("a slot left a: changed %v, gone %v", changed, gone)
+	}
+
+	newer := shards("8", 99)
+	if changed, gone := adopt(prev, newer, true); !changed || !slices.Equal(gone, []*cluster.Node{a}) {
+		t.Errorf("a was upgraded: changed %v, gone %v", changed, gone)
+	}
+
+	one := shards("7", 99)[:1]
+	if changed, gone := adopt(prev, one, true); !changed || !slices.Equal(gone, []*cluster.Node{b}) {
+		t.Errorf("b left: changed %v, gone %v", changed, gone)
+	}
+
+	moved := shards("7", 99)
+	moved[0].Replicas, moved[1].Replicas = nil, moved[0].Replicas
+	if changed, gone := adopt(prev, moved, true); !changed || len(gone) != 0 {
+		t.Errorf("a replica changed sides: changed %v, gone %v", changed, gone)
+	}
+
+	promoted := shards("7", 99)
+	promoted[0].Primary, promoted[0].Replicas[0] = promoted[0].Replicas[0], promoted[0].Primary
+	if changed, gone := adopt(prev, promoted, true); !changed || len(gone) != 2 || promoted[0].Primary == r {
+		t.Errorf("the replica was promoted: changed %v, gone %v", changed, gone)
+	}
+
+	b.Vouch.Revoke()
+	revoked := shards("7", 99)
+	if changed, gone := adopt(prev, revoked, true); !changed || !slices.Equal(gone, []*cluster.Node{b}) || revoked[1].Primary.Vouch == b.Vouch {
+		t.Errorf("b's lease was revoked: changed %v, gone %v", changed, gone)
+	}
+}
+
+func TestRankNominations(t *testing.T) {
+	n := func(addr string, epoch uint64) nomination { return nomination{addr: addr, epoch: epoch} }
+	tests := []struct {
+		name    string
+		answers []nomination
+		epoch   uint64
+		want    string
+	}{
+		{"all agree", []nomination{n("a", 1), n("a", 1), n("a", 1)}, 0, "a"},
+		{"the newest first", []nomination{n("a", 1), n("b", 2), n("a", 1)}, 1, "b a"},
+		{"the past does not count", []nomination{n("a", 1), n("b", 2)}, 2, "b"},
+		{"a few that lag behind decide nothing", []nomination{n("a", 1)}, 2, ""},
+		{"most of them do", []nomination{n("a", 0), n("a", 0)}, 2, "a"},
+	}
+	for _, tt := range tests {
+		var got []string
+		for _, n := range rank(tt.answers, tt.epoch, 3) {
+			got = append(got, n.addr)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestClaimOf(t *testing.T) {
+	nodes := "b 10.0.0.2:7001@17001 master - 0 1 4 connected 100-150\n" +
+		"a :7000@17000 myself,master - 0 0 3 connected 0-99 [7-<-b]\n"
+	tests := []struct {
+		name, nodes, info, id string
+		want                  claim
+		wantErr               string
+	}{
+		{"good", nodes, "cluster_state:ok\r\n", "a", claim{primary: true, migrating: true, stateOK: true, epoch: 3, ranges: []slot.Range{{First: 0, Last: 99}}}, ""},
+		{"down", nodes, "cluster_state:fail\r\n", "a", claim{primary: true, migrating: true, epoch: 3, ranges: []slot.Range{{First: 0, Last: 99}}}, ""},
+		{"replica", "a h:1@2 myself,slave b 0 0 4 connected\n", "cluster_state:ok\r\n", "a", claim{stateOK: true, epoch: 4}, ""},
+		{"another node", nodes, "", "b", claim{}, "another node"},
+		{"nobody", "b 10.0.0.2:7001@17001 master - 0 1 4 connected\n", "", "b", claim{}, "not in its own"},
+		{"garbage", "a h:1@2 myself,master x\n", "", "a", claim{}, "cannot parse"},
+	}
+	for _, tt := range tests {
+		got, err := claimOf(reply{val: tt.nodes}, reply{val: tt.info}, tt.id)
+		if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			t.Errorf("%s: got error %v, want %q", tt.name, err, tt.wantErr)
+		}
+		if !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: got %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func FuzzParseNodes(f *testing.F) {
+	f.Add("a 10.0.0.1:7000@17000,host-a myself,master - 0 0 3 connected 0-99 200 [300->-b]\n")
+	f.Add("a :0@0 myself,slave b 0 0 3 connected\nb ::1:1@2 master - 0 0 18446744073709551615 connected 0-16383\n")
+	f.Fuzz(func(t *testing.T, reply string) {
+		members, err := parseNodes(reply, "h")
+		if err != nil {
+			return
+		}
+		shards := shardsOf(merge([]view{{members: members}}, members))
+		if len(shards) == 0 {
+			return
+		}
+		adopt(nil, shards, true)
+		if _, err := cluster.New(1, cluster.Cluster, shards); err != nil {
+			t.Errorf("%q makes an invalid topology: %v", reply, err)
+		}
+	})
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/discovery"
+	"cosky-proxy/cluster/embedded"
+	"cosky-proxy/conf"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// embeddedVersion is the Redis version that the embedded backend imitates.
+const embeddedVersion = "7.0.0"
+
+// build connects to the backend and makes the proxy in front of it.
+func build(ctx context.Context, cfg *conf.Config, logger *slog.Logger) (server, func(), error) {
+	opts := proxyOptions(cfg, logger)
+	closeCache, err := openCache(cfg, &opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, closeBackend, err := connect(ctx, cfg, opts)
+	if err != nil {
+		closeCache()
+		return nil, nil, err
+	}
+	return s, func() {
+		closeBackend()
+		closeCache()
+	}, nil
+}
+
+func openCache(cfg *conf.Config, opts *proxy.Options) (release func(), err error) {
+	n := &cfg.NearCache
+	if opts.Cache.Invalidation == proxy.InvalidationOff {
+		return func() {}, nil
+	}
+	cache, err := nearcache.New(nearcache.Options{MaxBytes: int64(n.MaxBytes), MaxEntry: int(n.MaxEntry), Stripes: n.Stripes})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the near-cache: %w", err)
+	}
+	opts.Cache.Cache = cache
+	return cache.Close, nil
+}
+
+func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (s *proxy.Server, release func(), err error) {
+	if cfg.Backend.Kind == conf.Embedded {
+		return connectEmbedded(ctx, opts)
+	}
+	d := discovery.New(discovery.Options{
+		Backend:         backendOf(cfg),
+		ConnectTimeout:  cfg.Upstream.ConnectTimeout,
+		RefreshInterval: cfg.Upstream.RefreshInterval,
+		MaxStaleness:    cfg.NearCache.MaxStaleness,
+		Logger:          opts.Logger,
+	})
+	if _, err := d.Start(ctx); err != nil {
+		return nil, nil, err
+	}
+	info := d.Info()
+	opts.Topology = d
+	opts.Backend.Mode, opts.Backend.Tracking, opts.Backend.Version = modeOf(cfg.Backend.Kind), info.Tracking, info.Version
+	if s, err = proxy.New(opts); err != nil {
+		return nil, nil, err
+	}
+	d.Subscribe(s.Adopt)
+	watch, stop := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); d.Run(watch) }()
+	return s, func() { stop(); <-stopped }, nil
+}
+
+func connectEmbedded(ctx context.Context, opts proxy.Options) (*proxy.Server, func(), error) {
+	b, err := embedded.Start(ctx, opts.Logger)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot start the embedded backend: %w", err)
+	}
+	release := func() { b.Close() } // at the end of the program nobody is left to act on an error
+	opts.Topology = fixed{cluster.NewSingle(1, cluster.Embedded, &cluster.Node{ID: b.Addr(), Addr: b.Addr(), Version: embeddedVersion})}
+	opts.Backend.Mode, opts.Backend.Version = cluster.Embedded, embeddedVersion
+	s, err := proxy.New(opts)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return s, release, nil
+}
+
+// fixed is a topology that never changes.
+type fixed struct{ t *cluster.Topology }
+
+func (f fixed) Current() *cluster.Topology { return f.t }
+func (fixed) Refresh(string)               {}
+
+// backendOf is what discovery has to know of the configuration.
+func backendOf(cfg *conf.Config) discovery.Backend {
+	b := &cfg.Backend
+	return discovery.Backend{
+		Mode: modeOf(b.Kind), Seeds: b.Addrs, MasterName: b.Master, DB: b.DB,
+		User: b.User, Password: string(b.Password),
+		SentinelUser: cfg.Upstream.SentinelUser, SentinelPassword: string(cfg.Upstream.SentinelPassword),
+	}
+}
+
+func modeOf(k conf.BackendKind) cluster.Mode {
+	switch k {
+	case conf.Cluster:
+		return cluster.Cluster
+	case conf.Sentinel:
+		return cluster.Sentinel
+	case conf.Embedded:
+		return cluster.Embedded
+	default:
+		return cluster.Standalone
+	}
+}
+
+// proxyOptions translates the configuration. What only the backend can tell, and
+// what has to be made, is still missing.
+func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
+	c, u, n := &cfg.Clients, &cfg.Upstream, &cfg.NearCache
+	return proxy.Options{
+		Listen: cfg.Listen, Loops: loops(cfg), Transport: transport(cfg), DrainTimeout: cfg.DrainTimeout, Logger: logger,
+		Backend: proxy.Backend{User: cfg.Backend.User, Password: string(cfg.Backend.Password), DB: cfg.Backend.DB},
+		Clients: proxy.ClientOptions{
+			Max: c.Max, OutputLimit: int(c.OutputLimit), StallTimeout: c.StallTimeout,
+			SubscriberLimit: int(c.SubscriberLimit), MaxInFlight: c.MaxInFlight,
+			RequestBuffer: int(c.RequestBuffer), MaxRequest: int(c.MaxRequest),
+			IdleTimeout: c.IdleTimeout, Keepalive: c.TCPKeepalive, BufferMemory: int64(c.BufferMemory),
+		},
+		Upstream: proxy.UpstreamOptions{
+			ConnectTimeout: u.ConnectTimeout, Timeout: u.Timeout, MaxPins: u.MaxPins,
+			QueueLimit: int(u.QueueLimit), MaxRedirects: u.MaxRedirects,
+			BackoffMin: u.ReconnectBackoffMin, BackoffMax: u.ReconnectBackoffMax,
+		},
+		Protocol: resp.Limits{
+			MaxInline: int(cfg.Protocol.MaxInline), MaxBulk: int64(cfg.Protocol.MaxBulk), MaxArgs: cfg.Protocol.MaxArgs,
+		},
+		Cache: proxy.CacheOptions{
+			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
+			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry),
+		},
+		Scripts: proxy.ScriptOptions{MaxCount: cfg.Scripts.MaxCount, MaxBytes: int64(cfg.Scripts.MaxBytes)},
+	}
+}
+
+func loops(cfg *conf.Config) int {
+	if cfg.Loops > 0 {
+		return cfg.Loops
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+func transport(cfg *conf.Config) netloop.Transport {
+	switch cfg.Transport {
+	case "epoll":
+		return netloop.Epoll
+	case "goroutine":
+		return netloop.Goroutine
+	}
+	return netloop.DefaultTransport
+}
+
+// commandName names a command's counters.
+func commandName(id int) string {
+	if all := command.All(); id < len(all) {
+		return all[id].Name
+	}
+	return ""
+}

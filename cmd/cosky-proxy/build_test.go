@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/embedded"
+	"cosky-proxy/conf"
+	"cosky-proxy/router/command"
+)
+
+func TestMain(m *testing.M) {
+	embedded.Main()
+	os.Exit(m.Run())
+}
+
+// everything is a configuration in which no option is zero.
+func everything(t *testing.T) *conf.Config {
+	t.Helper()
+	cfg, _, err := conf.Load([]string{
+		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
+		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp",
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// An option that is not handed on leaves a field zero.
+func TestEveryOptionIsHandedOn(t *testing.T) {
+	cfg := everything(t)
+	var zero []string
+	var visit func(path string, v reflect.Value)
+	visit = func(path string, v reflect.Value) {
+		if v.Kind() == reflect.Struct {
+			for i := range v.NumField() {
+				if f := v.Type().Field(i); f.IsExported() {
+					visit(path+"."+f.Name, v.Field(i))
+				}
+			}
+			return
+		}
+		if v.IsZero() {
+			zero = append(zero, path)
+		}
+	}
+	visit("proxy", reflect.ValueOf(proxyOptions(cfg, slog.Default())))
+	visit("backend", reflect.ValueOf(backendOf(cfg)))
+	slices.Sort(zero)
+	// What the backend tells and what build makes.
+	if want := []string{"proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
+		t.Errorf("not set: %q\n   want: %q", zero, want)
+	}
+}
+
+func TestBackendOf(t *testing.T) {
+	b := backendOf(everything(t))
+	if b.Mode != cluster.Sentinel || !slices.Equal(b.Seeds, []string{"a:1", "b:2"}) || b.MasterName != "main" || b.DB != 3 ||
+		b.User != "me" || b.Password != "pw" || b.SentinelUser != "su" || b.SentinelPassword != "sp" {
+		t.Errorf("got %+v", b)
+	}
+}
+
+func TestZeroLoopsAreOnePerCPU(t *testing.T) {
+	if o := proxyOptions(conf.Default(), slog.Default()); o.Loops < 1 {
+		t.Errorf("%d loops", o.Loops)
+	}
+}
+
+func TestCommandNamesMatchTheirIndex(t *testing.T) {
+	for i, c := range command.All() {
+		if int(c.ID) != i {
+			t.Fatalf("%s has ID %d at index %d", c.Name, c.ID, i)
+		}
+	}
+	get := command.Lookup([]byte("GET"))
+	if name := commandName(int(get.ID)); name != "get" {
+		t.Errorf("GET is called %q", name)
+	}
+}
+
+// The whole program, in this process, on an embedded backend.
+func TestServesAnEmbeddedBackend(t *testing.T) {
+	out, stdout := io.Pipe()
+	var stderr bytes.Buffer
+	exit := make(chan int, 1)
+	go func() {
+		exit <- run([]string{"--listen=127.0.0.1:0", "--admin=off", "--loops=1", "--clients.max=10", "--upstream.max-pins=1"}, nil, stdout, &stderr, build)
+		stdout.Close()
+	}()
+	lines := bufio.NewReader(out)
+	var addr string
+	for addr == "" {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("no address on stdout: %v; exit code %d, stderr %s", err, <-exit, &stderr)
+		}
+		if rest, ok := strings.CutPrefix(line, "  clients  "); ok {
+			addr = strings.TrimSpace(rest)
+		}
+	}
+	go io.Copy(io.Discard, lines)
+
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(c, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	const want = "+OK\r\n$1\r\nv\r\n"
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+		t.Errorf("got %q, %v", got, err)
+	}
+	c.Close()
+	syscall.Kill(os.Getpid(), syscall.SIGTERM)
+	if code := <-exit; code != 0 {
+		t.Errorf("exit code %d, stderr %s", code, &stderr)
+	}
+}
+
+func TestUnreachableBackendIsOneLine(t *testing.T) {
+	// A listener that was closed leaves a port that refuses.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"--backend", "redis://u:hunter2@" + addr, "--clients.max=1", "--upstream.max-pins=1"}, nil, &stdout, &stderr, build)
+	line := stderr.String()
+	if code != 1 || strings.Count(line, "\n") != 1 || !strings.Contains(line, addr) || strings.Contains(line, "hunter2") || stdout.Len() > 0 {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, line)
+	}
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+
+	"cosky-proxy/conf"
+)
+
+// gcPercent trades CPU for memory. The data plane allocates next to nothing in
+// steady state, so collections are rare whatever the percentage, and a low one keeps
+// the heap close to what is really in use.
+const gcPercent = 50
+
+// limitMemory tunes the garbage collector to the configured bounds, unless the user
+// did so with GOGC or GOMEMLIMIT.
+func limitMemory(cfg *conf.Config, environ []string) {
+	if !isSet(environ, "GOGC") {
+		debug.SetGCPercent(gcPercent)
+	}
+	if !isSet(environ, "GOMEMLIMIT") {
+		debug.SetMemoryLimit(memoryLimit(cfg))
+	}
+}
+
+// memoryLimit is the sum of what the configuration allows plus room for the rest, in
+// bytes. It is soft: above it the collector works harder instead of letting garbage pile up.
+func memoryLimit(cfg *conf.Config) int64 {
+	const rest = 64 * conf.MB
+	return int64(cfg.NearCache.MaxBytes + cfg.Clients.BufferMemory + cfg.Scripts.MaxBytes + rest)
+}
+
+func isSet(environ []string, name string) bool {
+	return slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+}
+
+// raiseFileLimit raises the number of files this process may open to the most it is
+// allowed, and warns when that is too few for the configuration.
+func raiseFileLimit(cfg *conf.Config, logger *slog.Logger) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		logger.Warn("cannot read the limit of open files", "error", err)
+		return
+	}
+	if limit.Cur < limit.Max {
+		raised := limit
+		raised.Cur = raised.Max
+		// macOS refuses its own "unlimited"; then the old limit stays.
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &raised); err == nil {
+			limit = raised
+		}
+	}
+	if need := filesNeeded(cfg); limit.Cur < need {
+		logger.Warn("the limit of open files is too low for the configuration: raise ulimit -n or lower clients.max",
+			"limit", limit.Cur, "needed", need, "clients.max", cfg.Clients.Max)
+	}
+}
+
+// filesNeeded counts one descriptor per client and pin, and some for lanes,
+// listeners, the control plane and the runtime.
+func filesNeeded(cfg *conf.Config) uint64 {
+	const rest = 256
+	loops := cfg.Loops
+	if loops == 0 {
+		loops = runtime.GOMAXPROCS(0)
+	}
+	return uint64(cfg.Clients.Max + loops*cfg.Upstream.MaxPins + rest)
+}

@@ -1,0 +1,405 @@
+package conf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func mustLoad(t *testing.T, args, environ []string) *Config {
+	t.Helper()
+	c, action, err := Load(args, environ)
+	if err != nil || action != Run {
+		t.Fatalf("Load(%q, %q): action %d, error %v", args, environ, action, err)
+	}
+	return c
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestNothingGivenIsDefault(t *testing.T) {
+	if c := mustLoad(t, nil, nil); !reflect.DeepEqual(c, Default()) {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestDefaultsAreAllowed(t *testing.T) {
+	c := Default()
+	for _, o := range options(c) {
+		if err := o.set([]string{o.get()}); err != nil {
+			t.Errorf("%s: its default %q is refused: %v", o.key, o.get(), err)
+		}
+	}
+	if !reflect.DeepEqual(c, Default()) {
+		t.Errorf("setting every default changed something: %+v", c)
+	}
+}
+
+// Every leaf of Config must have a key: change each field through reflection and
+// look whether some option sees it.
+func TestEveryFieldHasAKey(t *testing.T) {
+	c := Default()
+	texts := func() string {
+		var all []string
+		for _, o := range options(c) {
+			all = append(all, o.key+"="+o.get())
+		}
+		return strings.Join(all, "\n")
+	}
+	var visit func(path string, v reflect.Value)
+	visit = func(path string, v reflect.Value) {
+		if _, ok := v.Addr().Interface().(*Backend); !ok && v.Kind() == reflect.Struct {
+			for i := range v.NumField() {
+				visit(path+"."+v.Type().Field(i).Name, v.Field(i))
+			}
+			return
+		}
+		before := texts()
+		switch p := v.Addr().Interface().(type) {
+		case *Backend:
+			p.Kind, p.Addrs = Standalone, []string{"x:1"}
+		case *[]string:
+			*p = []string{"x:1"}
+		default:
+			if v.CanInt() {
+				v.SetInt(v.Int() + 1)
+			} else {
+				v.SetString(v.String() + "x")
+			}
+		}
+		if texts() == before {
+			t.Errorf("%s has no key", path)
+		}
+	}
+	visit("Config", reflect.ValueOf(c).Elem())
+}
+
+func TestDocumentedFileIsTheDefault(t *testing.T) {
+	c := mustLoad(t, []string{"--config", "cosky-proxy.yaml"}, nil)
+	if !reflect.DeepEqual(c, Default()) {
+		t.Errorf("got  %+v\nwant %+v", c, Default())
+	}
+	settings, err := readFile("cosky-proxy.yaml", newLoader().isSection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, s := range settings {
+		keys = append(keys, s.key)
+	}
+	if want := newLoader().keys(); !slices.Equal(keys, want) {
+		t.Errorf("keys in the file, in order: %q\nwant %q", keys, want)
+	}
+}
+
+func TestFlagsAndVariablesAreUnambiguous(t *testing.T) {
+	l := newLoader()
+	for _, names := range [][]string{l.keys(), l.flags(), l.variables()} {
+		slices.Sort(names)
+		if len(slices.Compact(slices.Clone(names))) != len(names) {
+			t.Errorf("a name occurs twice: %q", names)
+		}
+	}
+	for _, v := range l.variables() {
+		if serviceVariable.MatchString(v) {
+			t.Errorf("%s would be ignored as a variable of Kubernetes", v)
+		}
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	file := writeFile(t, "loops: 1\nclients: {max: 1, max_in_flight: 1}\nnearcache:\n  ttl: 1s\n")
+	env := []string{"COSKY_PROXY_CLIENTS_MAX=2", "COSKY_PROXY_NEARCACHE_TTL=2s", "PATH=/bin"}
+	c := mustLoad(t, []string{"--config", file, "--nearcache.ttl=3s"}, env)
+	got := []any{c.Loops, c.Clients.MaxInFlight, c.Clients.Max, c.NearCache.TTL, c.Upstream.MaxPins}
+	if want := []any{1, 1, 2, 3 * time.Second, 1024}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestEverySourceReachesEveryKey(t *testing.T) {
+	table := options(Default())
+	for i := range table {
+		o := &table[i]
+		value := other(t, o)
+		key, file := o.key, ""
+		if section, rest, ok := strings.Cut(key, "."); ok {
+			file = fmt.Sprintf("%s:\n  %s: %q\n", section, rest, value)
+		} else {
+			file = fmt.Sprintf("%s: %q\n", key, value)
+		}
+		for _, c := range []*Config{
+			mustLoad(t, []string{"--config", writeFile(t, file)}, companion(o)),
+			mustLoad(t, nil, append(companion(o), o.variable()+"="+value)),
+			mustLoad(t, []string{"--" + o.flag(), value}, companion(o)),
+		} {
+			loaded := options(c)
+			if got := loaded[i].get(); got == table[i].get() {
+				t.Errorf("%s: %q did not arrive, got %q", key, value, got)
+			}
+		}
+	}
+}
+
+// companion is the environment without which o may not be set.
+func companion(o *option) []string {
+	if o.key == "upstream.sentinel_user" {
+		return []string{"COSKY_PROXY_UPSTREAM_SENTINEL_PASSWORD=pw"}
+	}
+	return nil
+}
+
+// other is an allowed value of o that is not its default.
+func other(t *testing.T, o *option) string {
+	t.Helper()
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text"} {
+		d := Default()
+		table := options(d)
+		for i := range table {
+			if table[i].key != o.key {
+				continue
+			}
+			was := table[i].get()
+			if table[i].set([]string{v}) != nil || table[i].get() == was {
+				continue
+			}
+			if _, _, err := Load([]string{"--" + o.flag(), v}, companion(o)); err == nil {
+				return v
+			}
+		}
+	}
+	t.Fatalf("no other value found for %s", o.key)
+	return ""
+}
+
+func TestLists(t *testing.T) {
+	want := []string{"127.0.0.1:1", "unix:/run/p.sock", "[::1]:0"}
+	for name, c := range map[string]*Config{
+		"flags":    mustLoad(t, []string{"--listen", want[0], "--listen=" + want[1], "--listen", want[2]}, nil),
+		"variable": mustLoad(t, nil, []string{"COSKY_PROXY_LISTEN=" + strings.Join(want, ", ")}),
+		"file":     mustLoad(t, []string{"--config", writeFile(t, "listen: ['127.0.0.1:1', 'unix:/run/p.sock', '[::1]:0']")}, nil),
+	} {
+		if !reflect.DeepEqual(c.Listen, want) {
+			t.Errorf("%s: got %q", name, c.Listen)
+		}
+	}
+	if c := mustLoad(t, []string{"--config", writeFile(t, "listen: :7\n")}, nil); !reflect.DeepEqual(c.Listen, []string{":7"}) {
+		t.Errorf("one address without a list: got %q", c.Listen)
+	}
+}
+
+func TestActions(t *testing.T) {
+	for _, c := range []struct {
+		arg  string
+		want Action
+	}{{"--help", ShowHelp}, {"-h", ShowHelp}, {"--version", ShowVersion}} {
+		if conf, action, err := Load([]string{c.arg}, nil); conf != nil || action != c.want || err != nil {
+			t.Errorf("%s: %v, %v, %v", c.arg, conf, action, err)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  string
+		file string
+		want []string // all of these in the message
+	}{
+		{args: []string{"--loops", "x"}, want: []string{`cannot use "x" for loops (flag --loops): not a whole number`, "allowed: a whole number from 0 to 1024"}},
+		{args: []string{"--loops", "-1"}, want: []string{"out of range"}},
+		{args: []string{"--loops", "99999999999999999999"}, want: []string{"out of range"}},
+		{args: []string{"--loops"}, want: []string{"flag --loops needs a value"}},
+		{args: []string{"--lopps", "1"}, want: []string{"unknown flag --lopps: did you mean --loops?"}},
+		{args: []string{"--frobnicate"}, want: []string{"unknown flag --frobnicate: --help lists"}},
+		{args: []string{"-z"}, want: []string{"unknown"}},
+		{args: []string{"start"}, want: []string{`cannot use argument "start"`}},
+		{args: []string{"--listen", "6380"}, want: []string{"listen", "not host:port", "unix:/path"}},
+		{args: []string{"--listen", "h:70000"}, want: []string{"0 to 65535"}},
+		{args: []string{"--listen", "unix:x"}, want: []string{"not absolute"}},
+		{args: []string{"--listen", "h:1", "--listen", "h:1"}, want: []string{`"h:1" is named twice`}},
+		{args: []string{"--backend", "rediss://h:1"}, want: []string{"TLS to the backend (rediss:) is not supported yet"}},
+		{args: []string{"--backend", "mysql://u:hunter2@h:1"}, want: []string{"unknown kind of backend", "redis-cluster://", "mysql://***@h:1"}},
+		{args: []string{"--backend", "redis://u:hunter2@h:x"}, want: []string{"redis://***@h:x", "port"}},
+		{args: []string{"--backend", "redis://u:hunter2@h:1?x=1"}, want: []string{"keys under upstream"}},
+		{args: []string{"--upstream.user", "u"}, want: []string{"upstream.user u (flag --upstream.user) needs a password"}, file: "backend: redis://h:1\n"},
+		{args: []string{"--upstream.sentinel_user", "u"}, want: []string{"upstream.sentinel_user u (flag --upstream.sentinel-user) needs a password"}},
+		{args: []string{"--nearcache.stripes", "1500"}, want: []string{"not a power of two"}},
+		{args: []string{"--nearcache.max-entry", "65MB"}, want: []string{"nearcache.max_entry 65MB (flag --nearcache.max-entry) must not be greater than nearcache.max_bytes 64MB (default)"}},
+		{args: []string{"--config", "/nonexistent/x.yaml"}, want: []string{"cannot read the configuration", "/nonexistent/x.yaml"}},
+		{env: "COSKY_PROXY_LOG_LEVEL=loud", want: []string{`cannot use "loud" for log_level (environment variable COSKY_PROXY_LOG_LEVEL)`, "debug, info, warn, error"}},
+		{env: "COSKY_PROXY_LOGLEVEL=info", want: []string{"unknown environment variable COSKY_PROXY_LOGLEVEL: did you mean COSKY_PROXY_LOG_LEVEL?"}},
+		{env: "COSKY_PROXY_CONFIG=/nonexistent/y.yaml", want: []string{"/nonexistent/y.yaml"}},
+		{file: "loops: 1\nclients:\n  maxx: 5\n", want: []string{`unknown key "clients.maxx" (`, "c.yaml:3): did you mean clients.max?"}},
+		{file: "clients: {frobnication: 5}", want: []string{"allowed in clients: max, output_limit"}},
+		{file: "frobnicate: 5", want: []string{"c.yaml:1): --help lists"}},
+		{file: "loops: 1\nloops: 2\n", want: []string{"c.yaml:2", "loops"}},
+		{file: "clients.max: 1\nclients: {max: 2}\n", want: []string{"c.yaml:2): it is already set in line 1"}},
+		{file: "clients: 5\n", want: []string{"c.yaml:1): clients holds keys"}},
+		{file: "loops: {a: 1}\n", want: []string{`"loops"`, "c.yaml:1): it needs a plain value"}},
+		{file: "loops: [1, 2]\n", want: []string{"not a single value"}},
+		{file: "listen: []\n", want: []string{"no address"}},
+		{file: "listen: [{a: 1}]\n", want: []string{"only plain values"}},
+		{file: "loops:\n", want: []string{"c.yaml:1): it has no value"}},
+		{file: "- a\n", want: []string{"the file holds keys"}},
+		{file: "a: 1\n---\nb: 2\n", want: []string{"more than one YAML document"}},
+		{file: "loops: 1\nbackend: embedded:\n", want: []string{"c.yaml:2"}},
+		{file: "loops: 'x\n", want: []string{"c.yaml:1"}},
+		{file: "drain_timeout: 10\n", want: []string{`"10" for drain_timeout`, "not a duration with a unit"}},
+		{file: "clients: {output_limit: 5 parsec}\n", want: []string{"not a size", "64KB"}},
+	} {
+		args, environ := c.args, []string(nil)
+		if c.file != "" {
+			args = append([]string{"--config", writeFile(t, c.file)}, args...)
+		}
+		if c.env != "" {
+			environ = []string{c.env}
+		}
+		conf, _, err := Load(args, environ)
+		if err == nil || conf != nil {
+			t.Errorf("%+v: accepted", c)
+			continue
+		}
+		message := err.Error()
+		for _, want := range c.want {
+			if !strings.Contains(message, want) {
+				t.Errorf("%+v:\n got %s\nwant %s", c, message, want)
+			}
+		}
+		if strings.ContainsAny(message, "\n\r") || strings.Contains(message, "hunter2") {
+			t.Errorf("%+v: more than one line, or a password: %s", c, message)
+		}
+	}
+}
+
+func TestForeignVariablesAreLeftAlone(t *testing.T) {
+	mustLoad(t, nil, []string{
+		"COSKY_PROXY_SERVICE_HOST=10.0.0.1", "COSKY_PROXY_SERVICE_PORT=6380", "COSKY_PROXY_SERVICE_PORT_REDIS=6380",
+		"COSKY_PROXY_PORT=tcp://10.0.0.1:6380", "COSKY_PROXY_PORT_6380_TCP=tcp://10.0.0.1:6380",
+		"COSKY_PROXY_PORT_6380_TCP_PROTO=tcp", "COSKY_PROXY_PORT_6380_TCP_PORT=6380", "COSKY_PROXY_PORT_6380_TCP_ADDR=10.0.0.1",
+		"COSKY_HOME=/x",
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	c := mustLoad(t, []string{"--backend", "redis://u:p@h:1", "--upstream.password", "other"}, nil)
+	if c.Backend.User != "u" || c.Backend.Password != "other" {
+		t.Errorf("got %q %q", c.Backend.User, string(c.Backend.Password))
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		if s := fmt.Sprintf(verb, *c); strings.Contains(s, "other") {
+			t.Errorf("%s prints the password: %s", verb, s)
+		}
+	}
+}
+
+func TestParseBackend(t *testing.T) {
+	for _, c := range []struct {
+		url  string
+		want Backend
+	}{
+		{"embedded:", Backend{Kind: Embedded}},
+		{"embedded", Backend{Kind: Embedded}},
+		{"redis://h:1", Backend{Kind: Standalone, Addrs: []string{"h:1"}}},
+		{"redis://h", Backend{Kind: Standalone, Addrs: []string{"h:6379"}}},
+		{"redis://[::1]", Backend{Kind: Standalone, Addrs: []string{"[::1]:6379"}}},
+		{"redis://[::1]:7/", Backend{Kind: Standalone, Addrs: []string{"[::1]:7"}}},
+		{"redis://:p%40/w@h:1/3", Backend{Kind: Standalone, Addrs: []string{"h:1"}, DB: 3, Password: "p@/w"}},
+		{"redis://u:p:q@h:1", Backend{Kind: Standalone, Addrs: []string{"h:1"}, User: "u", Password: "p:q"}},
+		{"redis-cluster://a:1,b,[::1]:3", Backend{Kind: Cluster, Addrs: []string{"a:1", "b:6379", "[::1]:3"}}},
+		{"redis-sentinel://a:1,b/main", Backend{Kind: Sentinel, Addrs: []string{"a:1", "b:26379"}, Master: "main"}},
+		{"redis-sentinel://u:p@a:1/main/2", Backend{Kind: Sentinel, Addrs: []string{"a:1"}, Master: "main", DB: 2, User: "u", Password: "p"}},
+	} {
+		got, err := ParseBackend(c.url)
+		if err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %+v, %v", c.url, got, err)
+			continue
+		}
+		if c.want.Password != "" {
+			continue
+		}
+		if again, err := ParseBackend(got.String()); err != nil || !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: as text %s: %+v, %v", c.url, got, again, err)
+		}
+	}
+	for _, url := range []string{
+		"", ":", "redis", "redis:", "redis://", "redis:h:1", "redis://a:1,b:2", "redis://h:0", "redis://h:1/x", "redis://h:1/-1", "redis://u@h:1",
+		"redis://u:%zz@h:1", "redis://%zz:p@h:1", "redis://h:1#x", "redis-cluster://a:1/1", "redis-cluster://a:1,,b:1", "redis-sentinel://a:1",
+		"redis-sentinel://a:1/", "rediss://h:1", "rediss-cluster://h:1", "embedded:x", "redis://a:b:c",
+	} {
+		if b, err := ParseBackend(url); err == nil {
+			t.Errorf("%q accepted: %+v", url, b)
+		}
+	}
+}
+
+func TestSizesAndDurations(t *testing.T) {
+	for text, want := range map[string]Bytes{
+		"0": 0, "17": 17, "17B": 17, "64kb": 64 * KB, "64KiB": 64 * KB, "1MB": MB, "1 MiB": MB, "2gb": 2 * GB, "1025": 1025,
+	} {
+		got, err := parseBytes(text)
+		if err != nil || got != want {
+			t.Errorf("parseBytes(%q) = %d, %v", text, got, err)
+		}
+		if again, err := parseBytes(got.String()); err != nil || again != got {
+			t.Errorf("%d as text: %s", got, got)
+		}
+	}
+	for _, text := range []string{"", "MB", "-1", "1k", "1TB", "1.5MB", "9999999999GB", "99999999999999999999"} {
+		if got, err := parseBytes(text); err == nil {
+			t.Errorf("parseBytes(%q) = %d", text, got)
+		}
+	}
+	for d, want := range map[time.Duration]string{0: "0", time.Second: "1s", time.Minute: "1m", time.Hour: "1h", 90 * time.Second: "1m30s", 24 * time.Hour: "24h", time.Hour + time.Second: "1h0m1s"} {
+		if got := formatDuration(d); got != want {
+			t.Errorf("formatDuration(%d) = %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestUsageNamesEverything(t *testing.T) {
+	usage := Usage()
+	for _, flag := range newLoader().flags() {
+		if !strings.Contains(usage, "\n  "+flag+" ") && !strings.Contains(usage, "\n  "+flag+",") && !strings.Contains(usage, "\n  "+flag+"\n") {
+			t.Errorf("%s is missing", flag)
+		}
+	}
+}
+
+func FuzzParseBackend(f *testing.F) {
+	for _, url := range []string{"redis://u:p@h:1/2", "redis-cluster://a:1,[::1]:2", "redis-sentinel://a/m/1", "embedded:", "redis://[::1", "redis://]"} {
+		f.Add(url)
+	}
+	f.Fuzz(func(t *testing.T, url string) {
+		b, err := ParseBackend(url)
+		if err != nil || b.Password != "" {
+			return
+		}
+		if again, err := ParseBackend(b.String()); err != nil || !reflect.DeepEqual(again, b) {
+			t.Errorf("%q: as text %q: %+v, %v", url, b, again, err)
+		}
+	})
+}
+
+func FuzzFile(f *testing.F) {
+	f.Add("loops: 1\nclients: {max: 5}\nlisten: [a:1]\n")
+	f.Add("a: &x 1\nb: *x\n<<: {c: 1}\n? q\n: r\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		_, _, err := Load([]string{"--config", writeFile(t, text)}, nil)
+		if err != nil && strings.ContainsAny(err.Error(), "\n") {
+			t.Errorf("%q: more than one line: %q", text, err)
+		}
+	})
+}

@@ -1,0 +1,128 @@
+package conf
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config is everything that can be configured. conf/cosky-proxy.yaml says what
+// each option is for.
+type Config struct {
+	Listen       []string      // addresses for clients: "host:port" or "unix:/path"; at least one
+	Backend      Backend       // what stands behind the proxy
+	Admin        string        // "host:port" of the HTTP server for metrics and health; empty: none
+	Loops        int           // event loops; 0: one per CPU
+	LogLevel     slog.Level    // least level that is logged
+	LogFormat    string        // "text" or "json"
+	Transport    string        // "auto", "epoll" or "goroutine"
+	DrainTimeout time.Duration // how long a graceful stop waits for replies in flight
+
+	Clients   Clients
+	Upstream  Upstream
+	Protocol  Protocol
+	NearCache NearCache
+	Scripts   Scripts
+}
+
+// Clients bounds what one client, and all of them together, may occupy.
+type Clients struct {
+	Max             int           // connections at once
+	OutputLimit     Bytes         // unread replies of one client above which its requests are not read
+	StallTimeout    time.Duration // how long a client that does not read may hold up a shared lane
+	SubscriberLimit Bytes         // unread messages above which a subscriber is cut off
+	MaxInFlight     int           // pipelined commands of one client that wait for replies
+	RequestBuffer   Bytes         // a larger request is streamed through a pin
+	MaxRequest      Bytes         // largest request that has to be held whole
+	IdleTimeout     time.Duration // 0: never
+	TCPKeepalive    time.Duration // 0: off
+	BufferMemory    Bytes         // all clients' buffers together
+}
+
+// Upstream governs the connections to the backend.
+type Upstream struct {
+	User                string        // overrides the user of the backend URL
+	Password            Secret        // overrides the password of the backend URL
+	SentinelUser        string        // for logging in to the Sentinels themselves
+	SentinelPassword    Secret        // for logging in to the Sentinels themselves; empty: no authentication
+	ConnectTimeout      time.Duration // connecting and logging in
+	Timeout             time.Duration // reply of an ordinary command
+	MaxPins             int           // private connections per loop
+	QueueLimit          Bytes         // requests waiting on one lane
+	MaxRedirects        int           // MOVED, ASK and TRYAGAIN followed for one command
+	ReconnectBackoffMin time.Duration // pause after the first failed attempt
+	ReconnectBackoffMax time.Duration // longest pause between attempts
+	RefreshInterval     time.Duration // topology is asked for at least this often
+}
+
+// Protocol bounds what a client may send; the defaults are Redis' own.
+type Protocol struct {
+	MaxBulk   Bytes // one argument
+	MaxInline Bytes // one inline command
+	MaxArgs   int64 // arguments of one command
+}
+
+// NearCache governs the in-process cache.
+type NearCache struct {
+	Invalidation string        // "auto", "pubsub", "tracking", "both" or "off"
+	MaxBytes     Bytes         // all entries together
+	MaxEntry     Bytes         // largest reply that is cached
+	MaxStaleness time.Duration // how long a silent invalidation stream is trusted
+	TTL          time.Duration // longest life of an entry
+	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
+	Stripes      int           // epoch counters; a power of two
+}
+
+// Scripts bounds the scripts remembered to heal NOSCRIPT.
+type Scripts struct {
+	MaxCount int
+	MaxBytes Bytes
+}
+
+// Default returns the configuration that applies where nothing else is said.
+func Default() *Config {
+	return &Config{
+		Listen:       []string{"127.0.0.1:6380"},
+		Backend:      Backend{Kind: Embedded},
+		Admin:        "127.0.0.1:9180",
+		LogLevel:     slog.LevelInfo,
+		LogFormat:    "text",
+		Transport:    "auto",
+		DrainTimeout: 10 * time.Second,
+		Clients: Clients{
+			Max:             10000,
+			OutputLimit:     1 * MB,
+			StallTimeout:    2 * time.Second,
+			SubscriberLimit: 32 * MB,
+			MaxInFlight:     1024,
+			RequestBuffer:   1 * MB,
+			MaxRequest:      64 * MB,
+			TCPKeepalive:    300 * time.Second,
+			BufferMemory:    96 * MB,
+		},
+		Upstream: Upstream{
+			ConnectTimeout:      2 * time.Second,
+			Timeout:             10 * time.Second,
+			MaxPins:             1024,
+			QueueLimit:          16 * MB,
+			MaxRedirects:        5,
+			ReconnectBackoffMin: 50 * time.Millisecond,
+			ReconnectBackoffMax: 2 * time.Second,
+			RefreshInterval:     10 * time.Second,
+		},
+		Protocol: Protocol{
+			MaxBulk:   512 * MB,
+			MaxInline: 64 * KB,
+			MaxArgs:   1<<31 - 1,
+		},
+		NearCache: NearCache{
+			Invalidation: "auto",
+			MaxBytes:     64 * MB,
+			MaxEntry:     1 * MB,
+			MaxStaleness: time.Second,
+			TTL:          60 * time.Second,
+			PubSubTTL:    time.Second,
+			Stripes:      65536,
+		},
+		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
+	}
+}

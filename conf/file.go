@@ -1,0 +1,134 @@
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// setting is one key of a file with its value as text.
+type setting struct {
+	key   string
+	texts []string
+	line  int
+}
+
+// readFile returns the settings of a YAML file in order. Sections may be nested or
+// written with dots. isSection tells the keys that only hold other keys.
+func readFile(name string, isSection func(key string) bool) ([]setting, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		// The error says verb, name and cause itself.
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return nil, syntaxError(name, err)
+	}
+	w := walker{file: name, isSection: isSection}
+	for i, doc := range file.Docs {
+		if i > 0 && doc.Body != nil {
+			return nil, fmt.Errorf("cannot use %s: it holds more than one YAML document", name)
+		}
+		if err := w.walk("", doc.Body); err != nil {
+			return nil, err
+		}
+	}
+	return w.settings, nil
+}
+
+// syntaxError is the parser's message on one line, without its source excerpt.
+func syntaxError(name string, err error) error {
+	var y yaml.Error
+	if !errors.As(err, &y) || y.GetToken() == nil {
+		return fmt.Errorf("cannot parse %s: %s", name, strings.ReplaceAll(err.Error(), "\n", " "))
+	}
+	return fmt.Errorf("cannot parse %s:%d: %s", name, y.GetToken().Position.Line, y.GetMessage())
+}
+
+type walker struct {
+	file      string
+	isSection func(key string) bool
+	settings  []setting
+}
+
+func (w *walker) walk(prefix string, n ast.Node) error {
+	switch n := n.(type) {
+	case nil, *ast.NullNode, *ast.CommentGroupNode: // an empty file or section
+		return nil
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			if err := w.pair(prefix, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	case *ast.MappingValueNode:
+		return w.pair(prefix, n)
+	}
+	where := "the file"
+	if prefix != "" {
+		where = strings.TrimSuffix(prefix, ".")
+	}
+	return fmt.Errorf("cannot use %q (%s:%d): %s holds keys, each with a value", n.GetToken().Value, w.file, line(n), where)
+}
+
+func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
+	key := prefix + v.Key.GetToken().Value
+	if w.isSection(key) {
+		return w.walk(key+".", v.Value)
+	}
+	s := setting{key: key, line: line(v.Key)}
+	if i := slices.IndexFunc(w.settings, func(o setting) bool { return o.key == key }); i >= 0 {
+		return fmt.Errorf("cannot use %q (%s:%d): it is already set in line %d", key, w.file, s.line, w.settings[i].line)
+	}
+	var err error
+	if s.texts, err = values(v.Value); err != nil {
+		return fmt.Errorf("cannot use %q (%s:%d): %w", key, w.file, s.line, err)
+	}
+	w.settings = append(w.settings, s)
+	return nil
+}
+
+// values is a scalar's text as it is written (without quotes), or a list's texts.
+func values(n ast.Node) ([]string, error) {
+	switch n := n.(type) {
+	case *ast.SequenceNode:
+		var texts []string
+		for _, v := range n.Values {
+			t, ok := scalarText(v)
+			if !ok {
+				return nil, errors.New("a list may hold only plain values")
+			}
+			texts = append(texts, t)
+		}
+		return texts, nil
+	case *ast.NullNode:
+		return nil, errors.New("it has no value")
+	}
+	t, ok := scalarText(n)
+	if !ok {
+		return nil, errors.New("it needs a plain value")
+	}
+	return []string{t}, nil
+}
+
+func scalarText(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+func line(n ast.Node) int { return n.GetToken().Position.Line }

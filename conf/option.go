@@ -1,0 +1,237 @@
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// option binds one key to its field of a Config. The text forms of all sources go
+// through set, which replaces the field's value or leaves it alone on error.
+type option struct {
+	key     string // path in the file, such as nearcache.max_bytes
+	arg     string // placeholder in the help text
+	allowed string // what set accepts, in words
+	help    string // effect, in words
+	common  bool   // listed first in the help text
+	list    bool   // takes several texts
+
+	set  func(texts []string) error // exactly one text unless list
+	get  func() string              // current value as one would write it
+	hide func(text string) string   // what of a refused text may be shown; nil: all
+}
+
+// flag is the option's flag without the leading dashes.
+func (o *option) flag() string { return strings.ReplaceAll(o.key, "_", "-") }
+
+// variable is the option's environment variable.
+func (o *option) variable() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(o.key, ".", "_"))
+}
+
+// apply sets the option from origin, a description such as "flag --loops".
+func (o *option) apply(texts []string, origin string) error {
+	err := o.set(texts)
+	if err == nil {
+		return nil
+	}
+	shown := strings.Join(texts, ",")
+	if o.hide != nil {
+		shown = o.hide(shown)
+	}
+	return fmt.Errorf("cannot use %q for %s (%s): %w; allowed: %s", shown, o.key, origin, err, o.allowed)
+}
+
+// scalar makes a set function that takes exactly one text.
+func scalar(set func(text string) error) func([]string) error {
+	return func(texts []string) error {
+		if len(texts) != 1 {
+			return errors.New("not a single value")
+		}
+		return set(strings.TrimSpace(texts[0]))
+	}
+}
+
+func number[T int | int64](key string, p *T, least, most T, help string) option {
+	return option{
+		key: key, arg: "N", help: help,
+		allowed: fmt.Sprintf("a whole number from %d to %d", least, most),
+		get:     func() string { return strconv.FormatInt(int64(*p), 10) },
+		set: scalar(func(text string) error {
+			n, err := parseNumber(text)
+			return assign(p, T(n), least, most, err)
+		}),
+	}
+}
+
+func size(key string, p *Bytes, least, most Bytes, help string) option {
+	return option{
+		key: key, arg: "SIZE", help: help,
+		allowed: fmt.Sprintf("a size such as 65536, 64KB, 1MB or 2GB, from %s to %s", least, most),
+		get:     func() string { return p.String() },
+		set: scalar(func(text string) error {
+			n, err := parseBytes(text)
+			return assign(p, n, least, most, err)
+		}),
+	}
+}
+
+func duration(key string, p *time.Duration, least, most time.Duration, help string) option {
+	return option{
+		key: key, arg: "TIME", help: help,
+		allowed: fmt.Sprintf("a duration such as 500ms, 10s or 1m30s, from %s to %s", formatDuration(least), formatDuration(most)),
+		get:     func() string { return formatDuration(*p) },
+		set: scalar(func(text string) error {
+			d, err := parseDuration(text)
+			return assign(p, d, least, most, err)
+		}),
+	}
+}
+
+func assign[T int | int64 | Bytes | time.Duration](p *T, v, least, most T, err error) error {
+	if err != nil {
+		return err
+	}
+	if v < least || v > most {
+		return errOutOfRange
+	}
+	*p = v
+	return nil
+}
+
+// powerOfTwo narrows a number option.
+func powerOfTwo(o option, p *int) option {
+	o.allowed = "a power of two, " + o.allowed
+	set := o.set
+	o.set = func(texts []string) error {
+		old := *p
+		if err := set(texts); err != nil {
+			return err
+		}
+		if bits.OnesCount(uint(*p)) != 1 {
+			*p = old
+			return errors.New("not a power of two")
+		}
+		return nil
+	}
+	return o
+}
+
+func choice(key string, p *string, choices []string, help string) option {
+	return option{
+		key: key, arg: "WORD", help: help,
+		allowed: strings.Join(choices, ", "),
+		get:     func() string { return *p },
+		set: scalar(func(text string) error {
+			if !slices.Contains(choices, text) {
+				return errors.New("unknown word")
+			}
+			*p = text
+			return nil
+		}),
+	}
+}
+
+func level(key string, p *slog.Level, help string) option {
+	words := []string{"debug", "info", "warn", "error"}
+	return option{
+		key: key, arg: "LEVEL", help: help,
+		allowed: strings.Join(words, ", "),
+		get:     func() string { return strings.ToLower(p.String()) },
+		set: scalar(func(text string) error {
+			if !slices.Contains(words, text) {
+				return errors.New("unknown level")
+			}
+			return p.UnmarshalText([]byte(text))
+		}),
+	}
+}
+
+func addresses(key string, p *[]string, help string) option {
+	return option{
+		key: key, arg: "ADDR", help: help, list: true,
+		allowed: "one or more different addresses, each " + allowedAddress,
+		get:     func() string { return strings.Join(*p, ",") },
+		set: func(texts []string) error {
+			list := make([]string, 0, len(texts))
+			for _, text := range texts {
+				text = strings.TrimSpace(text)
+				if err := checkAddress(text); err != nil {
+					return err
+				}
+				if slices.Contains(list, text) && !strings.HasSuffix(text, ":0") {
+					return fmt.Errorf("%q is named twice", text)
+				}
+				list = append(list, text)
+			}
+			if len(list) == 0 {
+				return errors.New("no address")
+			}
+			*p = list
+			return nil
+		},
+	}
+}
+
+// optionalAddress takes host:port, or "off" or nothing for none.
+func optionalAddress(key string, p *string, help string) option {
+	return option{
+		key: key, arg: "ADDR", help: help,
+		allowed: "host:port, or off",
+		get: func() string {
+			if *p == "" {
+				return "off"
+			}
+			return *p
+		},
+		set: scalar(func(text string) error {
+			if text == "off" || text == "" {
+				*p = ""
+				return nil
+			}
+			if err := checkHostPort(text); err != nil {
+				return err
+			}
+			*p = text
+			return nil
+		}),
+	}
+}
+
+func backend(key string, p *Backend, help string) option {
+	return option{
+		key: key, arg: "URL", help: help,
+		allowed: allowedBackend,
+		get:     func() string { return p.String() },
+		hide:    redactURL,
+		set: scalar(func(text string) error {
+			b, err := ParseBackend(text)
+			if err != nil {
+				return err
+			}
+			*p = b
+			return nil
+		}),
+	}
+}
+
+func text[T string | Secret](key string, p *T, arg, help string) option {
+	return option{
+		key: key, arg: arg, help: help,
+		allowed: "any text",
+		get:     func() string { return fmt.Sprint(*p) },
+		hide:    func(string) string { return "***" },
+		set: func(texts []string) error {
+			if len(texts) != 1 {
+				return errors.New("not a single value")
+			}
+			*p = T(texts[0]) // verbatim: spaces may belong to a password
+			return nil
+		},
+	}
+}

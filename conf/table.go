@@ -1,0 +1,60 @@
+package conf
+
+import "time"
+
+// options declares every key, bound to the fields of c. This is the only list:
+// file keys, flags, environment variables, the help text and the checks derive from it.
+func options(c *Config) []option {
+	const day = 24 * time.Hour
+	common := func(o option) option { o.common = true; return o }
+	cl, up, pr, nc, sc := &c.Clients, &c.Upstream, &c.Protocol, &c.NearCache, &c.Scripts
+	return []option{
+		common(addresses("listen", &c.Listen, "listen for clients here; a flag may be repeated")),
+		common(backend("backend", &c.Backend, "what stands behind the proxy")),
+		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /healthz, /readyz and /debug/pprof")),
+		common(number("loops", &c.Loops, 0, 1024, "event loops; 0: one per CPU")),
+		common(level("log_level", &c.LogLevel, "log messages of this level and above")),
+		choice("log_format", &c.LogFormat, []string{"text", "json"}, "form of a log line"),
+		choice("transport", &c.Transport, []string{"auto", "epoll", "goroutine"}, "how sockets are driven; auto: epoll on Linux"),
+		duration("drain_timeout", &c.DrainTimeout, 0, day, "how long a graceful stop waits for replies in flight"),
+
+		number("clients.max", &cl.Max, 1, 10_000_000, "client connections at once"),
+		size("clients.output_limit", &cl.OutputLimit, 4*KB, 64*GB, "unread replies of one client above which its requests are not read"),
+		duration("clients.stall_timeout", &cl.StallTimeout, 10*time.Millisecond, time.Hour, "how long a client that does not read may hold up a shared connection"),
+		size("clients.subscriber_limit", &cl.SubscriberLimit, 4*KB, 64*GB, "unread messages above which a subscriber is cut off"),
+		number("clients.max_in_flight", &cl.MaxInFlight, 1, 1_000_000, "pipelined commands of one client that wait for replies"),
+		size("clients.request_buffer", &cl.RequestBuffer, 16*KB, 1*GB, "a larger request is streamed through a private connection"),
+		size("clients.max_request", &cl.MaxRequest, 64*KB, 64*GB, "largest request that has to be held whole, such as an MSET to split"),
+		duration("clients.idle_timeout", &cl.IdleTimeout, 0, 365*day, "close a client that is silent for so long; 0: never"),
+		duration("clients.tcp_keepalive", &cl.TCPKeepalive, 0, day, "silence before TCP probes a client; 0: no probes"),
+		size("clients.buffer_memory", &cl.BufferMemory, 1*MB, 1024*GB, "all clients' buffers together"),
+
+		text("upstream.user", &up.User, "NAME", "log in to the backend as this user; overrides the URL"),
+		text("upstream.password", &up.Password, "TEXT", "log in to the backend with this password; overrides the URL"),
+		text("upstream.sentinel_user", &up.SentinelUser, "NAME", "log in to the Sentinels as this user"),
+		text("upstream.sentinel_password", &up.SentinelPassword, "TEXT", "log in to the Sentinels with this password"),
+		duration("upstream.connect_timeout", &up.ConnectTimeout, 10*time.Millisecond, time.Hour, "connecting and logging in to a node"),
+		duration("upstream.timeout", &up.Timeout, 10*time.Millisecond, day, "waiting for an ordinary command's reply"),
+		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, MONITOR)"),
+		size("upstream.queue_limit", &up.QueueLimit, 64*KB, 64*GB, "requests that wait on one shared connection before its clients are held back"),
+		number("upstream.max_redirects", &up.MaxRedirects, 0, 100, "MOVED, ASK and TRYAGAIN followed for one command"),
+		duration("upstream.reconnect_backoff_min", &up.ReconnectBackoffMin, time.Millisecond, time.Hour, "pause after the first failed connection attempt"),
+		duration("upstream.reconnect_backoff_max", &up.ReconnectBackoffMax, time.Millisecond, time.Hour, "longest pause between connection attempts"),
+		duration("upstream.refresh_interval", &up.RefreshInterval, 100*time.Millisecond, day, "ask for the topology at least this often"),
+
+		size("protocol.max_bulk", &pr.MaxBulk, 1*KB, 16*GB, "one argument of a command"),
+		size("protocol.max_inline", &pr.MaxInline, 1*KB, 16*MB, "one inline command"),
+		number("protocol.max_args", &pr.MaxArgs, 16, 1<<31-1, "arguments of one command"),
+
+		choice("nearcache.invalidation", &nc.Invalidation, []string{"auto", "pubsub", "tracking", "both", "off"}, "what keeps cached values true; off: no near-cache"),
+		size("nearcache.max_bytes", &nc.MaxBytes, 1*MB, 1024*GB, "all cached replies together"),
+		size("nearcache.max_entry", &nc.MaxEntry, 64, 1*GB, "largest reply that is cached"),
+		duration("nearcache.max_staleness", &nc.MaxStaleness, 20*time.Millisecond, time.Hour, "how long a silent invalidation stream is trusted"),
+		duration("nearcache.ttl", &nc.TTL, time.Millisecond, 365*day, "longest life of an entry"),
+		duration("nearcache.pubsub_ttl", &nc.PubSubTTL, 0, 365*day, "longest life of an entry that only Pub/Sub covers; 0: do not cache those"),
+		powerOfTwo(number("nearcache.stripes", &nc.Stripes, 1024, 1<<24, "epoch counters; more of them mean fewer false invalidations"), &nc.Stripes),
+
+		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
+		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),
+	}
+}

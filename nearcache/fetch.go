@@ -1,0 +1,259 @@
+package nearcache
+
+import (
+	"fmt"
+	"time"
+
+	"cosky-proxy/nearcache/lease"
+)
+
+// maxDeps is how many stripes an entry can depend on: its key's, two more, and All.
+const maxDeps = 4
+
+// dep is a stripe and the word an entry or a fetch saw there.
+type dep struct {
+	word   Word
+	stripe Stripe
+}
+
+// Fetch is what must hold for a reply that is on its way to be stored: the words of
+// its stripes before it was sent. It is a value owned by one loop; StartFetch sets
+// it, and it may be reused when its reply was delivered.
+type Fetch struct {
+	// Leases cover the fetched key; nil means not needed. Set them between StartFetch
+	// and sending: a stream that began to cover the key after the fetch was executed
+	// may have missed the change in between.
+	Leases [2]*lease.Lease
+
+	hash uint64
+	deps [maxDeps]dep // the key's stripe first, then others, All last
+	n    int
+}
+
+// StartFetch prepares a fetch of key, whose entry shall depend on the key's stripe,
+// on up to two more and on All. It must be called before the fetch is sent. It returns
+// false when a write is pending on one of them: the caller must bypass the cache.
+func (c *Cache) StartFetch(f *Fetch, key []byte, stripes ...Stripe) (ok bool) {
+	if len(stripes) > maxDeps-2 {
+		panic(fmt.Sprintf("BUG: nearcache: an entry cannot depend on %d extra stripes", len(stripes)))
+	}
+	f.Leases = [2]*lease.Lease{}
+	f.hash = c.Hash(key)
+	f.n = 0
+	f.depend(c, c.StripeOf(f.hash))
+	for _, s := range stripes {
+		f.depend(c, s)
+	}
+	f.depend(c, All)
+
+	var pending Word
+	for _, d := range f.deps[:f.n] {
+		pending |= d.word
+	}
+	return pending&c.rules.bypass == 0
+}
+
+func (f *Fetch) depend(c *Cache, s Stripe) {
+	f.deps[f.n] = dep{word: c.lines[s].load(), stripe: s}
+	f.n++
+}
+
+// Current reports whether nothing happened to the fetch's stripes since it started. Only
+// then may another reader join it; otherwise that reader may be owed
+// something newer and must start a fetch of its own. A fill counts as well: its
+// reply may have been newer than the one this fetch will bring.
+func (f *Fetch) Current(c *Cache) bool {
+	for _, d := range f.deps[:f.n] {
+		if (c.lines[d.stripe].load()^d.word)&c.rules.join != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Advance tells the fetch about an invalidation push that arrived on the fetch's own
+// connection before the first byte of the first of its replies. The node executed
+// that change before the fetch, so the reply includes it and the push need not void
+// it. before and after are what Push returned. If anything else happened to the stripe
+// since the fetch started, the words do not match and the fetch stays void.
+func (f *Fetch) Advance(s Stripe, before, after Word) {
+	for i := range f.deps[:f.n] {
+		if d := &f.deps[i]; d.stripe == s && d.word == before {
+			d.word = after
+		}
+	}
+}
+
+// Fill stores e, the reply of f, if nothing happened to the key's stripe since f
+// started, and reports whether it did. Otherwise it bumps the stripe. Either way,
+// whatever older state of the key was cached is void when Fill returns, so the reply
+// may then be delivered. e belongs to the cache from now on. A nil e stands for a reply that
+// says something about the key but is not to be stored (too large, WRONGTYPE).
+//
+// Why each step is there, as interleavings of what loops A and B and the node do:
+//
+// The fetch races with a change.
+//  1. A starts a fetch (epoch 5); the node reads v1.
+//  2. A write is executed (v2); its reply or invalidation arrives: epoch 6.
+//  3. A's reply arrives: the word is not the one remembered, so v1 is not stored. It is
+//     still a correct answer for those who asked before step 2 ended, and nobody
+//     joined after (Current).
+//
+// A change arrives after the look at the word: check first, store later leaves a gap.
+//  1. A's reply v1 arrives, the word is unchanged.
+//  2. The invalidation arrives: epoch 6.
+//  3. A stores v1. The entry carries epoch 5, so it was void before it was stored.
+//
+// Two loops fetch at once; a change came around the proxy, its invalidation is delayed.
+//  1. A starts (fills 0), the node reads v1. The change: v2. B starts (fills 0), the
+//     node reads v2.
+//  2. B fills: fills 1, B's entry is stored, v2 is delivered.
+//  3. A fills: fills is not 0, so v1 does not overwrite v2. Were A's reply the newer
+//     one, the stored entry would be too old to serve after it: nobody knows
+//     which, so A bumps.
+//
+// One fetch after the other, no epoch in between, the first entry out of sight.
+//  1. A fills v1; a third loop has the entry in its front table; the store evicts it.
+//  2. The key changes around the proxy; the invalidation is delayed. B misses, fetches
+//     and fills v2.
+//  3. B's identity takes the key's way in the directory: v1 is void in front tables, in
+//     the store and in its queue, before v2 is delivered.
+//
+// Two fills edit one directory.
+//  1. A wins the word (fills 1, busy) and halts before it writes its way.
+//  2. B starts a fetch (fills 1), gets a newer value and would write its way before A.
+//  3. The word is busy, so B does not store and bumps, which voids A's entry as well.
+//
+// An uncached reply reveals a newer state.
+//  1. A bypassing read returns v2 of a change around the proxy; the invalidation is
+//     delayed.
+//  2. Its loop bumps, then delivers v2. Entries of v1 are void, fetches that read v1
+//     cannot be stored or joined; those started later are executed later.
+func (c *Cache) Fill(f *Fetch, e *Entry) (stored bool) {
+	o := c.fill(f, e)
+	if o == lost && !c.rules.lostFillsAreSilent {
+		c.Bump(f.deps[0].stripe)
+	}
+	return o == filled
+}
+
+// TryFill is Fill for keys that many loops ask for at once. When it returns true the
+// reply may be delivered, stored or not. When it returns false something happened to
+// the stripe and the reply must not be delivered: the readers that wait for it ask
+// the cache again (Get, join, StartFetch), as if they had just come.
+//
+// Fill alone can go round in circles on a hot key. After one write, each of N loops has a void
+// fetch in flight and a current one behind it. The void reply bumps as it is
+// delivered, which voids the current fetches of all other loops, whose
+// readers start further ones, which the void replies bump again. TryFill reveals
+// nothing, so nobody else is disturbed: the first current reply is stored, and
+// whoever comes second is answered from the cache.
+//
+// A reader that lost Patience times goes uncached, with Begin and End around it like a write's: a plain
+// uncached read would bump and, with enough of them, keep the circle going,
+// while a pending one sends everybody past the cache for one round trip.
+func (c *Cache) TryFill(f *Fetch, e *Entry) (deliver bool) { return c.fill(f, e) != lost }
+
+// Patience is how many fetches in a row a reader loses (TryFill) before it goes uncached.
+const Patience = 3
+
+// outcome of a fill.
+type outcome uint8
+
+const (
+	lost   outcome = iota // something happened to the stripe; what is cached may be older than the reply
+	passed                // nothing happened, nothing older is valid, the reply was not stored
+	filled                // nothing happened, the reply was stored
+)
+
+func (c *Cache) fill(f *Fetch, e *Entry) outcome {
+	key := f.deps[0]
+	l := &c.lines[key.stripe]
+	if !c.claim(l, key.word) {
+		c.lost.Add(1)
+		return lost
+	}
+	c.rules.pause()
+	if e == nil {
+		l.empty()
+		l.word.And(^uint64(busyBit))
+		c.drops.Add(1)
+		return passed
+	}
+	e.seal(c, f)
+	e.way = l.enter(e.id)
+	l.word.And(^uint64(busyBit))
+	c.rules.pause()
+
+	if !c.keep(e) {
+		l.ways[e.way].CompareAndSwap(e.id, 0)
+		c.drops.Add(1)
+		return passed
+	}
+	c.fills.Add(1)
+	return filled
+}
+
+// claim makes the caller the only one to edit the directory of l, if its word is still want.
+func (c *Cache) claim(l *line, want Word) bool {
+	for {
+		now := Word(l.word.Load())
+		if now&c.rules.busy != 0 || (now^want)&c.rules.fill != 0 {
+			return false
+		}
+		if l.word.CompareAndSwap(uint64(now), uint64(now.withFill())) {
+			return true
+		}
+	}
+}
+
+// enter gives id a way: the one of the same tag, which is the same key's older
+// entry, else an empty one, else the one whose turn it is. The caller holds busy.
+func (l *line) enter(id uint64) (way uint8) {
+	victim := int(Word(l.word.Load())&fillsMask>>fillsShift) % ways
+	for i := range l.ways {
+		switch old := l.ways[i].Load(); {
+		case old == 0:
+			victim = i
+		case old>>serialBits == id>>serialBits:
+			l.ways[i].Store(id)
+			return uint8(i)
+		}
+	}
+	l.ways[victim].Store(id)
+	return uint8(victim)
+}
+
+// empty clears the directory. The caller holds busy.
+func (l *line) empty() {
+	for i := range l.ways {
+		l.ways[i].Store(0)
+	}
+}
+
+// Refuse remembers for RefuseFor that the value of a key is not worth fetching for
+// the cache because it is larger than MaxEntry. The reply that showed it still needs a Fill, of nil.
+func (c *Cache) Refuse(hash uint64, db int, kind Kind, now int64) {
+	id := identify(hash, db, kind)
+	c.refused[id%refusedSlots].Store(id&^refusedUntil | refusedMillis(now+int64(RefuseFor)))
+}
+
+// Refused reports whether the value was lately found too large: the caller should
+// bypass. It is a hint, kept in a small table that forgets and may, rarely, confuse
+// two keys.
+func (c *Cache) Refused(hash uint64, db int, kind Kind, now int64) bool {
+	id := identify(hash, db, kind)
+	v := c.refused[id%refusedSlots].Load()
+	left := uint32(v) - uint32(refusedMillis(now)) // milliseconds; wraps to something huge when over
+	return v != 0 && (v^id)&^refusedUntil == 0 && left-1 < uint32(RefuseFor/time.Millisecond)
+}
+
+// RefuseFor is how long Refuse is remembered.
+const RefuseFor = 10 * time.Second
+
+const (
+	refusedSlots        = 4096
+	refusedUntil uint64 = 1<<32 - 1 // low half of a slot: a deadline in milliseconds, wrapping; high half: of the identity
+)
+
+func refusedMillis(now int64) uint64 { return uint64(now/int64(time.Millisecond)) & refusedUntil }

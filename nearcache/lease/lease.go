@@ -1,0 +1,41 @@
+// Package lease holds the proof that an invalidation stream is alive.
+//
+// A cached value may be served only while everything that would announce its
+// change is known to work. Whoever watches such a source (an invalidation
+// stream, the topology) owns a Lease and renews it each time a round trip
+// proves the source alive; readers ask Alive. Losing the source revokes the
+// lease, which voids every entry that points to it at once, with no scan.
+package lease
+
+import "sync/atomic"
+
+// revoked is the deadline of a lease that can never be alive again.
+const revoked = -1
+
+// Lease is alive until a deadline that its owner keeps moving forward. The zero
+// value is not alive yet. All methods may be called from any goroutine.
+type Lease struct {
+	deadline atomic.Int64 // mono nanoseconds; 0 before the first proof; revoked for ever once revoked
+}
+
+// Alive reports whether the lease holds at now (mono nanoseconds).
+func (l *Lease) Alive(now int64) bool { return now < l.deadline.Load() }
+
+// Renew extends the lease to until (mono nanoseconds), which the owner derives
+// from the moment it *sent* the question whose answer proved the source alive.
+// It never shortens a lease and does nothing to a revoked one.
+func (l *Lease) Renew(until int64) {
+	for {
+		d := l.deadline.Load()
+		if d == revoked || d >= until || l.deadline.CompareAndSwap(d, until) {
+			return
+		}
+	}
+}
+
+// Revoke ends the lease for ever: entries that depend on it are void from now on.
+// A source that recovers starts a new lease, because it may have missed changes.
+func (l *Lease) Revoke() { l.deadline.Store(revoked) }
+
+// Revoked reports whether the lease was ended by Revoke.
+func (l *Lease) Revoked() bool { return l.deadline.Load() == revoked }

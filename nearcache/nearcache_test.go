@@ -1,0 +1,608 @@
+package nearcache
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cosky-proxy/nearcache/lease"
+)
+
+const forever = int64(1) << 62
+
+func newTestCache(t testing.TB, o Options) *Cache {
+	t.Helper()
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// newModelCache has the plain map store: what was filled can be read at once.
+func newModelCache(t testing.TB, o Options) *Cache {
+	t.Helper()
+	c, err := newCache(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.store = newMapStore(c.maxBytes, c.release)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func mustEntry(t testing.TB, key, reply string, until int64) *Entry {
+	t.Helper()
+	e, err := NewEntry(0, HGetAll, []byte(key), []byte(reply), until)
+	if err != nil {
+		t.Fatalf("NewEntry(%q): %v", reply, err)
+	}
+	return e
+}
+
+func value(v string) string { return fmt.Sprintf("*2\r\n$1\r\nv\r\n$%d\r\n%s\r\n", len(v), v) }
+
+// put fetches and fills key and fails the test if it is not stored.
+func put(t testing.TB, c *Cache, key, v string) *Entry {
+	t.Helper()
+	var f Fetch
+	if !c.StartFetch(&f, []byte(key)) {
+		t.Fatalf("cannot start a fetch of %q", key)
+	}
+	e := mustEntry(t, key, value(v), forever)
+	if !c.Fill(&f, e) {
+		t.Fatalf("the fill of %q is not stored", key)
+	}
+	return e
+}
+
+func get(r *Reader, key string, now int64) *Entry {
+	k := []byte(key)
+	return r.Get(r.c.Hash(k), 0, HGetAll, k, now)
+}
+
+func (c *Cache) stripe(key string) Stripe { return c.StripeOf(c.Hash([]byte(key))) }
+
+func TestWhatVoidsAnEntry(t *testing.T) {
+	tests := []struct {
+		name string
+		do   func(c *Cache, l *lease.Lease)
+		now  int64
+		hit  bool
+	}{
+		{"nothing", func(*Cache, *lease.Lease) {}, 10, true},
+		{"a bump of its key", func(c *Cache, _ *lease.Lease) { c.Bump(c.stripe("k")) }, 10, false},
+		{"a bump of its group", func(c *Cache, _ *lease.Lease) { c.Bump(c.stripe("group")) }, 10, false},
+		{"a bump of everything", func(c *Cache, _ *lease.Lease) { c.Bump(All) }, 10, false},
+		{"a bump of another key", func(c *Cache, _ *lease.Lease) { c.Bump(c.stripe("other")) }, 10, true},
+		{"a push", func(c *Cache, _ *lease.Lease) { c.Push(c.stripe("k")) }, 10, false},
+		{"a pending write", func(c *Cache, _ *lease.Lease) { c.Begin(c.stripe("k")) }, 10, false},
+		{"a finished write", func(c *Cache, _ *lease.Lease) { c.Begin(c.stripe("k")); c.End(c.stripe("k")) }, 10, false},
+		{"the end of its lease", func(*Cache, *lease.Lease) {}, 50, false},
+		{"a revoked lease", func(_ *Cache, l *lease.Lease) { l.Revoke() }, 10, false},
+		{"a renewed lease", func(_ *Cache, l *lease.Lease) { l.Renew(60) }, 50, true},
+		{"its deadline", func(_ *Cache, l *lease.Lease) { l.Renew(200) }, 100, false},
+		{"a later fill of the key", func(c *Cache, _ *lease.Lease) {
+			var f Fetch
+			c.StartFetch(&f, []byte("k"))
+			c.TryFill(&f, nil)
+		}, 10, false},
+	}
+	for _, tt := range tests {
+		t.Run(strings.ReplaceAll(tt.name, " ", "_"), func(t *testing.T) {
+			c := newModelCache(t, Options{})
+			var l lease.Lease
+			l.Renew(50)
+			var f Fetch
+			if !c.StartFetch(&f, []byte("k"), c.stripe("group")) {
+				t.Fatal("cannot start")
+			}
+			f.Leases[0] = &l
+			if !c.Fill(&f, mustEntry(t, "k", value("x"), 100)) {
+				t.Fatal("not stored")
+			}
+			front, fresh := c.NewReader(), c.NewReader()
+			if get(front, "k", 10) == nil {
+				t.Fatal("not a hit to begin with")
+			}
+			tt.do(c, &l)
+			for name, r := range map[string]*Reader{"from the front table": front, "from the store": fresh} {
+				if got := get(r, "k", tt.now) != nil; got != tt.hit {
+					t.Errorf("hit %s = %v, want %v", name, got, tt.hit)
+				}
+			}
+		})
+	}
+}
+
+func TestFillAfterSomethingHappened(t *testing.T) {
+	tests := []struct {
+		name string
+		do   func(c *Cache, f *Fetch)
+		want bool
+	}{
+		{"nothing", func(*Cache, *Fetch) {}, true},
+		{"a bump", func(c *Cache, _ *Fetch) { c.Bump(c.stripe("k")) }, false},
+		{"a pending write", func(c *Cache, _ *Fetch) { c.Begin(c.stripe("k")) }, false},
+		{"a finished write", func(c *Cache, _ *Fetch) { c.Begin(c.stripe("k")); c.End(c.stripe("k")) }, false},
+		{"another fill", func(c *Cache, _ *Fetch) {
+			var f Fetch
+			c.StartFetch(&f, []byte("k"))
+			c.Fill(&f, nil)
+		}, false},
+		{"a push on its own connection", func(c *Cache, f *Fetch) {
+			before, after := c.Push(c.stripe("k"))
+			f.Advance(c.stripe("k"), before, after)
+		}, true},
+		{"a push of everything on its own connection", func(c *Cache, f *Fetch) {
+			before, after := c.Push(All)
+			f.Advance(All, before, after)
+		}, true},
+		{"a bump and then a push", func(c *Cache, f *Fetch) {
+			c.Bump(c.stripe("k"))
+			before, after := c.Push(c.stripe("k"))
+			f.Advance(c.stripe("k"), before, after)
+		}, false},
+		{"a push of another stripe", func(c *Cache, f *Fetch) {
+			c.Bump(c.stripe("k"))
+			before, after := c.Push(c.stripe("other"))
+			f.Advance(c.stripe("other"), before, after)
+		}, false},
+	}
+	for _, tt := range tests {
+		t.Run(strings.ReplaceAll(tt.name, " ", "_"), func(t *testing.T) {
+			c := newModelCache(t, Options{})
+			var f Fetch
+			if !c.StartFetch(&f, []byte("k")) {
+				t.Fatal("cannot start")
+			}
+			tt.do(c, &f)
+			if got := f.Current(c); got != tt.want {
+				t.Errorf("Current = %v, want %v", got, tt.want)
+			}
+			try := f
+			if got := c.TryFill(&try, mustEntry(t, "k", value("x"), forever)); got != tt.want {
+				t.Errorf("TryFill = %v, want %v", got, tt.want)
+			}
+			r := c.NewReader()
+			if got := get(r, "k", 1) != nil; got != tt.want {
+				t.Errorf("hit = %v, want %v", got, tt.want)
+			}
+			if tt.want {
+				return
+			}
+			epoch := c.lines[c.stripe("k")].load() & epochMask
+			if c.Fill(&f, mustEntry(t, "k", value("x"), forever)) {
+				t.Error("Fill stored it")
+			}
+			if c.lines[c.stripe("k")].load()&epochMask == epoch {
+				t.Error("a lost Fill must bump: its reply is about to be delivered")
+			}
+		})
+	}
+}
+
+// A wins the word and halts before it writes its way; meanwhile B fetches a newer value.
+func TestTwoFillsOfOneStripe(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		c := newModelCache(t, Options{})
+		if broken {
+			c.rules.busy = 0
+		}
+		var a, b Fetch
+		var eB *Entry
+		halted := false
+		c.rules.halt = func() {
+			if halted {
+				return
+			}
+			halted = true
+			if !c.StartFetch(&b, []byte("k")) {
+				t.Fatal("B cannot start")
+			}
+			eB = mustEntry(t, "k", value("new"), forever)
+			c.Fill(&b, eB)
+		}
+		c.StartFetch(&a, []byte("k"))
+		eA := mustEntry(t, "k", value("old"), forever)
+		c.Fill(&a, eA)
+		if !halted {
+			t.Fatal("Fill did not halt")
+		}
+		if stale := eA.Valid(c, 1); stale != broken {
+			t.Errorf("broken %v: the older entry is valid after the newer reply: %v", broken, stale)
+		}
+	}
+}
+
+func TestALostFillDoesNotDisturbTheWinner(t *testing.T) {
+	c := newModelCache(t, Options{})
+	var a, b Fetch
+	c.StartFetch(&a, []byte("k"))
+	c.StartFetch(&b, []byte("k"))
+	c.TryFill(&b, mustEntry(t, "k", value("b"), forever))
+	if c.TryFill(&a, mustEntry(t, "k", value("a"), forever)) {
+		t.Error("A may deliver although B was first")
+	}
+	e := get(c.NewReader(), "k", 1)
+	if e == nil || string(e.AppendReply(nil, false)) != value("b") {
+		t.Error("A's readers are not served B's entry")
+	}
+}
+
+func TestNoFetchWhileAWriteIsPending(t *testing.T) {
+	c := newModelCache(t, Options{})
+	var f Fetch
+	for name, s := range map[string]Stripe{"key": c.stripe("k"), "group": c.stripe("g"), "all": All} {
+		c.Begin(s)
+		c.Begin(s)
+		c.End(s)
+		if c.StartFetch(&f, []byte("k"), c.stripe("g")) {
+			t.Errorf("%s: a fetch starts although a write is pending", name)
+		}
+		c.End(s)
+		if !c.StartFetch(&f, []byte("k"), c.stripe("g")) {
+			t.Errorf("%s: no fetch starts although no write is pending", name)
+		}
+	}
+}
+
+func TestWordFieldsDoNotSpill(t *testing.T) {
+	c := newModelCache(t, Options{Stripes: 1})
+	l := &c.lines[1]
+
+	l.word.Store(uint64(fillsMask))
+	if w := l.load().withFill(); w != busyBit {
+		t.Errorf("fills wrap to %#x", w)
+	}
+	l.word.Store(uint64(epochMask | 5))
+	if c.Bump(1); l.load() != 5 {
+		t.Errorf("epoch wraps to %#x", l.load())
+	}
+	l.word.Store(uint64(fillsMask | 1))
+	if c.End(1); l.load() != epochOne|fillsMask {
+		t.Errorf("End leaves %#x", l.load())
+	}
+	mustPanic(t, "End without Begin", func() { c.End(1) })
+	if l.load()&^epochMask != fillsMask {
+		t.Errorf("End without Begin leaves %#x", l.load())
+	}
+	l.word.Store(uint64(pendingLimit))
+	mustPanic(t, "too many Begin", func() { c.Begin(1) })
+	if l.load() != pendingLimit {
+		t.Errorf("too many Begin leave %#x", l.load())
+	}
+	before, after := c.Push(1)
+	if before != pendingLimit || after != pendingLimit+epochOne {
+		t.Errorf("Push = %#x, %#x", before, after)
+	}
+}
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if p, ok := recover().(string); !ok || !strings.HasPrefix(p, "BUG: ") {
+			t.Errorf("%s: panic %q", what, p)
+		}
+	}()
+	f()
+}
+
+// A stripe vouches for seven entries; the eighth takes the place of one of them.
+func TestAFullDirectory(t *testing.T) {
+	c := newModelCache(t, Options{Stripes: 1})
+	var all []*Entry
+	for i := range ways + 1 {
+		all = append(all, put(t, c, fmt.Sprint("key", i), "x"))
+	}
+	valid := 0
+	for _, e := range all {
+		if e.Valid(c, 1) {
+			valid++
+		}
+	}
+	if valid != ways || !all[ways].Valid(c, 1) {
+		t.Errorf("%d entries valid, the last one %v; want %d and true", valid, all[ways].Valid(c, 1), ways)
+	}
+}
+
+func TestIdentityIsKeyDatabaseAndKind(t *testing.T) {
+	c := newModelCache(t, Options{})
+	put(t, c, "k", "x")
+	r := c.NewReader()
+	k, h := []byte("k"), c.Hash([]byte("k"))
+	if r.Get(h, 1, HGetAll, k, 1) != nil || r.Get(h, 0, SMembers, k, 1) != nil {
+		t.Error("another database or command is answered")
+	}
+	if r.Get(h, 0, HGetAll, []byte("collides"), 1) != nil {
+		t.Error("a key with the same hash is answered")
+	}
+	if r.Get(h, 0, HGetAll, k, 1) == nil || r.Hits != 1 || r.Misses != 3 {
+		t.Errorf("hits %d, misses %d", r.Hits, r.Misses)
+	}
+}
+
+func TestEncodings(t *testing.T) {
+	tests := []struct {
+		kind         Kind
+		reply        string
+		resp2, resp3 string // empty: refused
+	}{
+		{HGetAll, "*0\r\n", "*0\r\n", "%0\r\n"},
+		{HGetAll, "%0\r\n", "*0\r\n", "%0\r\n"},
+		{HGetAll, "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{HGetAll, "%1\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{SMembers, "*1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n", "~1\r\n$1\r\na\r\n"},
+		{SMembers, "~1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n", "~1\r\n$1\r\na\r\n"},
+		{SMembers, "~0\r\n", "*0\r\n", "~0\r\n"},
+		{kind: HGetAll, reply: "-WRONGTYPE x\r\n"},
+		{kind: HGetAll, reply: "*1\r\n$1\r\na\r\n"},
+		{kind: HGetAll, reply: "~2\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{kind: SMembers, reply: "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{kind: SMembers, reply: "*-1\r\n"},
+		{kind: SMembers, reply: "*\r\n"},
+		{kind: SMembers, reply: "*2"},
+		{kind: SMembers, reply: "_\r\n"},
+		{kind: SMembers, reply: ""},
+		{kind: 0, reply: "*0\r\n"},
+		{kind: 77, reply: "*0\r\n"},
+	}
+	for _, tt := range tests {
+		e, err := NewEntry(0, tt.kind, []byte("key"), []byte(tt.reply), 1)
+		if tt.resp2 == "" {
+			if err == nil {
+				t.Errorf("%d %q is accepted", tt.kind, tt.reply)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%d %q: %v", tt.kind, tt.reply, err)
+			continue
+		}
+		for resp3, want := range map[bool]string{false: tt.resp2, true: tt.resp3} {
+			if got := string(e.AppendReply([]byte("+"), resp3)); got != "+"+want || e.Len(resp3) != len(want) {
+				t.Errorf("%q, RESP3 %v: got %q of length %d, want %q", tt.reply, resp3, got, e.Len(resp3), want)
+			}
+		}
+		if string(e.key) != "key" {
+			t.Errorf("%q: the key has become %q", tt.reply, e.key)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	c := newModelCache(t, Options{})
+	h := c.Hash([]byte("k"))
+	ms := int64(time.Millisecond)
+	for _, now := range []int64{5 * ms, (1<<32 - 1000) * ms} { // the second: the clock's low half wraps meanwhile
+		if c.Refused(h, 0, HGetAll, now) {
+			t.Errorf("at %d: refused before", now)
+		}
+		c.Refuse(h, 0, HGetAll, now)
+		if !c.Refused(h, 0, HGetAll, now+int64(RefuseFor)-ms) {
+			t.Errorf("at %d: forgotten early", now)
+		}
+		if c.Refused(h, 0, HGetAll, now+int64(RefuseFor)+ms) {
+			t.Errorf("at %d: not forgotten", now)
+		}
+		if c.Refused(h, 1, HGetAll, now) || c.Refused(h, 0, SMembers, now) || c.Refused(h+1, 0, HGetAll, now) {
+			t.Errorf("at %d: another question is refused", now)
+		}
+	}
+}
+
+func TestTooLargeIsNotStored(t *testing.T) {
+	c := newModelCache(t, Options{MaxEntry: 100})
+	old := put(t, c, "k", "x")
+	var f Fetch
+	c.StartFetch(&f, []byte("k"))
+	if c.Fill(&f, mustEntry(t, "k", value(strings.Repeat("x", 100)), forever)) {
+		t.Error("stored")
+	}
+	if old.Valid(c, 1) {
+		t.Error("the older entry is still valid")
+	}
+	if s := c.Stats(); s.Dropped != 1 || s.Fills != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestFrontTableLetsGo(t *testing.T) {
+	c := newModelCache(t, Options{})
+	r := c.NewReader()
+	held := func() (n int) {
+		for i := range r.front {
+			if r.front[i].entry != nil {
+				n++
+			}
+		}
+		return n
+	}
+	sweep := func() {
+		for range sweepParts {
+			r.Tick(1)
+		}
+	}
+	put(t, c, "idle", "x")
+	put(t, c, "void", "x")
+	evicted := put(t, c, "evicted", "x")
+	for _, k := range []string{"idle", "void", "evicted"} {
+		get(r, k, 1)
+		get(r, k, 1)
+	}
+	if held() != 3 || r.FrontHits != 3 || r.bytes == 0 {
+		t.Fatalf("held %d, front hits %d, bytes %d", held(), r.FrontHits, r.bytes)
+	}
+	c.Bump(c.stripe("void"))
+	c.store.(*mapStore).evict(evicted.hash)
+	if get(r, "evicted", 1) != nil {
+		t.Error("an evicted entry is served")
+	}
+	sweep()
+	if held() != 1 {
+		t.Errorf("%d entries held, want the one that was hit since the last sweep", held())
+	}
+	sweep()
+	if held() != 0 || r.bytes != 0 {
+		t.Errorf("%d entries and %d bytes held, want none", held(), r.bytes)
+	}
+}
+
+func TestFrontTableIsBounded(t *testing.T) {
+	c := newModelCache(t, Options{MaxBytes: 1 << 20})
+	r := c.NewReader()
+	big := strings.Repeat("x", 12<<10)
+	for i := range 60 {
+		put(t, c, fmt.Sprint(i), big)
+		get(r, fmt.Sprint(i), 1)
+	}
+	if r.bytes > 1<<20/16 || r.bytes < 12<<10 {
+		t.Errorf("the front table holds %d bytes", r.bytes)
+	}
+	put(t, c, "huge", strings.Repeat("x", 20<<10))
+	get(r, "huge", 1)
+	get(r, "huge", 1)
+	if r.FrontHits != 0 {
+		t.Error("a large entry is in the front table")
+	}
+}
+
+// The store's queue is full of sets, or it missed costs: fills stop at the hard bound, and
+// only missed costs empty the cache.
+func TestHardBound(t *testing.T) {
+	for _, missed := range []bool{false, true} {
+		c, err := newCache(Options{MaxBytes: 64 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := newMapStore(forever, c.release)
+		m.blind = missed
+		c.store = m
+		full := false
+		for i := 0; i < 200 && !full; i++ {
+			var f Fetch
+			c.StartFetch(&f, fmt.Append(nil, i))
+			full = !c.Fill(&f, mustEntry(t, fmt.Sprint(i), value(strings.Repeat("x", 1000)), forever))
+			if b := c.Stats().Bytes; b > 72<<10 {
+				t.Fatalf("%d bytes held", b)
+			}
+		}
+		if !full {
+			t.Fatal("fills never stop")
+		}
+		waitFor(t, "reconcile", func() bool { return !c.reconciling.Load() })
+		if got := c.Stats().Entries == 0; got != missed {
+			t.Errorf("costs missed %v: cache emptied %v", missed, got)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, o := range []Options{{Stripes: 3}, {Stripes: -1}, {MaxBytes: -1}, {MaxEntry: -1}, {Stripes: 1 << 30}} {
+		if c, err := New(o); err == nil {
+			c.Close()
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+	c := newTestCache(t, Options{})
+	if len(c.lines) != 1+1<<16 || c.MaxEntry() != 1<<20 {
+		t.Errorf("defaults: %d lines, entries up to %d", len(c.lines), c.MaxEntry())
+	}
+	if s := c.StripeOf(^uint64(0)); s == All || int(s) >= len(c.lines) {
+		t.Errorf("stripe %d", s)
+	}
+}
+
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}
+
+// Loops on real goroutines, with the real store: the node is a counter per key, so
+// a read must not return less than was acknowledged before it began.
+func TestLoopsInParallel(t *testing.T) {
+	c := newTestCache(t, Options{MaxBytes: 256 << 10, Stripes: 4})
+	const keys = 12
+	var node, floor [keys]atomic.Int64
+	names := [keys][]byte{}
+	for i := range names {
+		names[i] = fmt.Appendf(nil, "key%d", i)
+	}
+	see := func(k int, v int64) {
+		for {
+			old := floor[k].Load()
+			if v <= old || floor[k].CompareAndSwap(old, v) {
+				return
+			}
+		}
+	}
+	var hits atomic.Int64
+	var wg sync.WaitGroup
+	for loop := range 4 {
+		wg.Go(func() {
+			r := c.NewReader()
+			var buf []byte
+			for i := range 20000 {
+				k := (i*7 + loop*3) % keys
+				h := c.Hash(names[k])
+				s := c.StripeOf(h)
+				switch {
+				case i%40 == 0:
+					c.Begin(s)
+					v := node[k].Add(1)
+					c.End(s)
+					see(k, v)
+				case i%63 == 0:
+					node[k].Add(1) // around the proxy, told later
+					c.Bump(s)
+				case i%500 == 0:
+					r.Tick(1)
+				}
+				least := floor[k].Load()
+				var got int64
+				if e := r.Get(h, 0, HGetAll, names[k], 1); e != nil {
+					hits.Add(1)
+					buf = e.AppendReply(buf[:0], i%2 == 0)
+					fmt.Sscanf(string(buf[len(buf)-12:]), "%d", &got)
+				} else {
+					var f Fetch
+					ok := c.StartFetch(&f, names[k])
+					got = node[k].Load()
+					e, err := NewEntry(0, HGetAll, names[k], fmt.Appendf(nil, "*2\r\n$1\r\nv\r\n$10\r\n%010d\r\n", got), 2)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !ok {
+						c.Bump(s)
+					} else if i%2 == 0 {
+						c.Fill(&f, e)
+					} else if !c.TryFill(&f, e) {
+						continue
+					}
+				}
+				if got < least {
+					t.Errorf("loop %d: %s is %d, but %d had been seen", loop, names[k], got, least)
+					return
+				}
+				see(k, got)
+			}
+		})
+	}
+	wg.Wait()
+	if hits.Load() == 0 {
+		t.Error("no hit at all")
+	}
+	c.Close()
+	if s := c.Stats(); s.Entries != 0 || s.Bytes != 0 {
+		t.Errorf("after Close %d entries with %d bytes are held", s.Entries, s.Bytes)
+	}
+}

@@ -1,0 +1,213 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cosky-proxy/nearcache/lease"
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxStaleness  = time.Second
+	DefaultMaxNamespaces = 1024
+)
+
+const (
+	firstBackoff = 50 * time.Millisecond
+	lastBackoff  = 5 * time.Second
+
+	// patience is how many times MaxStaleness may pass without a byte from the node before
+	// the connection is given up.
+	patience = 3
+)
+
+// Options configures a Stream.
+type Options struct {
+	// Addr is the node's address, host:port.
+	Addr string
+
+	// User and Password authenticate the connection; no password, no AUTH.
+	User, Password string
+
+	// Dial opens the connection. Default: plain TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+
+	// MaxStaleness is how long after a PING was sent its PONG keeps the lease alive. A PING
+	// is sent three times as often. Default 1 s.
+	MaxStaleness time.Duration
+
+	// MaxNamespaces bounds the namespaces covered, and with them the node's
+	// subscriptions. Default 1,024.
+	MaxNamespaces int
+
+	// OnMessage is called on the stream's goroutine with each message, in order, and
+	// returns before any later PONG renews the lease. It must not block; the
+	// slices die when it returns.
+	OnMessage func(channel, payload []byte)
+
+	// Logger gets connection losses and refused subscriptions. Default: none.
+	Logger *slog.Logger
+}
+
+// Stream is the Pub/Sub invalidation stream of one node. All methods may be called
+// from any goroutine.
+type Stream struct {
+	// static
+	opts Options
+	wake chan struct{} // holds a token when wanted has grown
+
+	// atomic; the maps are immutable, replaced as a whole
+	wanted     atomic.Pointer[map[string]*namespace]
+	leases     atomic.Pointer[map[string]*lease.Lease]
+	connected  atomic.Bool
+	messages   atomic.Uint64
+	reconnects atomic.Uint64
+
+	mu sync.Mutex // serialises Cover
+}
+
+// namespace is a set of subscriptions that are confirmed together.
+type namespace struct {
+	name               string
+	channels, patterns []string
+}
+
+// New returns a stream that does nothing until Run.
+func New(o Options) *Stream {
+	if o.MaxStaleness <= 0 {
+		o.MaxStaleness = DefaultMaxStaleness
+	}
+	if o.MaxNamespaces <= 0 {
+		o.MaxNamespaces = DefaultMaxNamespaces
+	}
+	if o.Dial == nil {
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.OnMessage == nil {
+		o.OnMessage = func(_, _ []byte) {}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Stream{opts: o, wake: make(chan struct{}, 1)}
+	s.wanted.Store(&map[string]*namespace{})
+	s.leases.Store(&map[string]*lease.Lease{})
+	return s
+}
+
+// Cover asks for the subscriptions of namespace ns and returns at once; LeaseFor tells when they
+// are in place. They are renewed on every connection and never given up. It reports
+// false, and covers nothing, when MaxNamespaces are covered already.
+func (s *Stream) Cover(ns string, channels, patterns []string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.wanted.Load()
+	if old[ns] != nil {
+		return true
+	}
+	if len(old) >= s.opts.MaxNamespaces {
+		return false
+	}
+	wanted := maps.Clone(old)
+	wanted[ns] = &namespace{ns, channels, patterns}
+	s.wanted.Store(&wanted)
+	select {
+	case s.wake <- struct{}{}:
+	default: // the token is there
+	}
+	return true
+}
+
+// Wants reports whether a Cover of ns would have an effect: it was not asked for yet and there
+// is room. Like LeaseFor it neither locks nor allocates.
+func (s *Stream) Wants(ns []byte) bool {
+	wanted := *s.wanted.Load()
+	return len(wanted) < s.opts.MaxNamespaces && wanted[string(ns)] == nil
+}
+
+// LeaseFor returns the lease that covers namespace ns, or nil while the node has not
+// confirmed all its subscriptions on the present connection. The lease may be dead; ask Alive.
+func (s *Stream) LeaseFor(ns []byte) *lease.Lease { return (*s.leases.Load())[string(ns)] }
+
+// Run keeps the stream connected until ctx is done. It is to be called once.
+func (s *Stream) Run(ctx context.Context) {
+	backoff := firstBackoff
+	for {
+		proven, err := s.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.reconnects.Add(1)
+		if proven {
+			backoff = firstBackoff
+		}
+		pause := backoff/2 + rand.N(backoff)
+		s.opts.Logger.Warn("invalidation stream lost", "node", s.opts.Addr, "error", err, "retry_in", pause)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+// serve runs one connection to its end. proven: the node answered a PING on it.
+func (s *Stream) serve(ctx context.Context) (proven bool, err error) {
+	dialing, cancel := context.WithTimeout(ctx, s.silence())
+	conn, err := s.opts.Dial(dialing, s.opts.Addr)
+	cancel()
+	if err != nil {
+		return false, fmt.Errorf("cannot connect to %q: %w", s.opts.Addr, err)
+	}
+	l := &link{
+		s:         s,
+		conn:      conn,
+		lease:     new(lease.Lease),
+		stop:      make(chan struct{}),
+		confirmed: map[string]*lease.Lease{},
+		refused:   map[string]bool{},
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+
+	var writer sync.WaitGroup
+	writer.Go(l.write)
+	err = l.read()
+	l.fail()
+	close(l.stop)
+	writer.Wait()
+	return l.proven, err
+}
+
+// silence is how long a node may say nothing at all.
+func (s *Stream) silence() time.Duration { return max(patience*s.opts.MaxStaleness, time.Second) }
+
+// Stats is a snapshot of a stream's state.
+type Stats struct {
+	Connected  bool   // the node answered on the present connection
+	Wanted     int    // namespaces asked for
+	Covered    int    // namespaces whose subscriptions are confirmed
+	Messages   uint64 // messages received
+	Reconnects uint64 // connections that failed, or could not be made
+}
+
+// Stats returns the stream's state.
+func (s *Stream) Stats() Stats {
+	return Stats{
+		Connected:  s.connected.Load(),
+		Wanted:     len(*s.wanted.Load()),
+		Covered:    len(*s.leases.Load()),
+		Messages:   s.messages.Load(),
+		Reconnects: s.reconnects.Load(),
+	}
+}

@@ -1,0 +1,115 @@
+package nearcache
+
+const (
+	frontBits = 12
+	frontSize = 1 << frontBits
+
+	// frontMaxEntry keeps large values out of front tables: copying them costs far
+	// more than the store's lock.
+	frontMaxEntry = 16 << 10
+
+	// touchEvery is how many front hits pass between two that the store's admission
+	// policy gets to see.
+	touchEvery = 16
+
+	// sweepParts is the number of ticks in which the whole front table is swept.
+	sweepParts = 8
+)
+
+// Reader looks entries up for one event loop. It belongs to that loop: no method may
+// be called from another goroutine.
+//
+// Its front table holds pointers to entries lately hit, so that a hot hit takes no
+// lock and does not enter the store. The table holds no entry that has
+// gone unused, or void, for longer than two sweeps, nor more than its share of the byte budget:
+// entries that the store has evicted do not linger.
+type Reader struct {
+	// Hits, Misses: look-ups by outcome. FrontHits: hits that did not enter the store.
+	Hits, Misses, FrontHits uint64
+
+	c     *Cache
+	bytes int64 // cost of the entries in front
+	part  int   // next part to sweep
+	front [frontSize]frontSlot
+}
+
+type frontSlot struct {
+	hash  uint64
+	entry *Entry
+	hits  uint32
+	seen  uint32 // hits at the last sweep
+}
+
+// NewReader returns a reader for one event loop.
+func (c *Cache) NewReader() *Reader { return &Reader{c: c} }
+
+// Get returns the entry that may be served at now (mono nanoseconds) for the reply to
+// command kind on key in database db, or nil. hash is Cache.Hash(key).
+func (r *Reader) Get(hash uint64, db int, kind Kind, key []byte, now int64) *Entry {
+	id := identify(hash, db, kind)
+	s := &r.front[id>>(64-frontBits)]
+	if e := s.entry; e != nil && s.hash == id && e.is(db, kind, key) {
+		if e.Valid(r.c, now) {
+			s.hits++
+			if s.hits%touchEvery == 0 {
+				r.touch(s)
+			}
+			r.Hits++
+			r.FrontHits++
+			return e
+		}
+		r.drop(s)
+	}
+	e := r.c.store.get(id)
+	if e == nil || !e.is(db, kind, key) || !e.Valid(r.c, now) {
+		r.Misses++
+		return nil
+	}
+	r.Hits++
+	r.keep(s, e)
+	return e
+}
+
+// touch shows the store a hit of the front table, and lets go of an entry it no longer holds.
+func (r *Reader) touch(s *frontSlot) {
+	if r.c.store.get(s.hash) != s.entry {
+		r.drop(s)
+	}
+}
+
+func (r *Reader) keep(s *frontSlot, e *Entry) {
+	if len(e.wire) > frontMaxEntry {
+		return
+	}
+	r.drop(s)
+	if cost := e.Cost(); r.bytes+cost <= r.c.frontBytes {
+		r.bytes += cost
+		*s = frontSlot{hash: e.hash, entry: e}
+	}
+}
+
+func (r *Reader) drop(s *frontSlot) {
+	if s.entry != nil {
+		r.bytes -= s.entry.Cost()
+		*s = frontSlot{}
+	}
+}
+
+// Tick sweeps a part of the front table: entries that are void at now or were not hit since
+// the last sweep are let go. The loop calls it about ten times a second.
+func (r *Reader) Tick(now int64) {
+	const size = frontSize / sweepParts
+	part := r.front[r.part*size:][:size]
+	for i := range part {
+		s := &part[i]
+		if s.entry == nil {
+			continue
+		}
+		if s.hits == s.seen || !s.entry.Valid(r.c, now) {
+			r.drop(s)
+			continue
+		}
+		s.seen = s.hits
+	}
+	r.part = (r.part + 1) % sweepParts
+}

@@ -1,0 +1,84 @@
+package nearcache
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/dgraph-io/ristretto/v2"
+)
+
+// store keeps candidates by the hash of their identity, bounded by the sum of their
+// costs. What get returns need not be what was set last, nor need a set entry ever
+// show up: the directory decides what is valid. Neither get nor set waits.
+//
+// set takes an entry or, returning false, does not. For each entry taken
+// the store calls its exit function exactly once, when it has let go of it: it was
+// overwritten, evicted, not admitted, or the store was cleared or closed.
+type store interface {
+	get(hash uint64) *Entry
+	set(hash uint64, e *Entry, cost int64) bool
+	used() int64 // sum of costs as the store sees it, sets still queued not included
+	settle()     // waits until the sets queued so far are applied
+	clear()      // may be called while others get and set; waits
+	close()      // no call may follow or be under way; idempotent
+}
+
+// ristrettoStore is the store in production: TinyLFU admission and sampled LFU eviction.
+//
+// Ristretto queues new keys (a get right after the set misses), drops a set when its
+// queue is full, keeps the older of two queued sets of one key, and counts an
+// overwritten entry at its old cost if the queue is full. All of that is allowed here.
+type ristrettoStore struct {
+	maxCost int64
+	cache   *ristretto.Cache[uint64, *Entry]
+
+	mu sync.Mutex // serialises settle, clear and close
+}
+
+// newRistrettoStore returns a store bounded by maxCost. exit gets each entry that the store has let go of.
+func newRistrettoStore(maxCost int64, exit func(*Entry)) (*ristrettoStore, error) {
+	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *Entry]{
+		NumCounters:        max(1<<10, maxCost/typicalCost*10), // ten per entry, as its authors advise
+		MaxCost:            maxCost,
+		BufferItems:        64,
+		IgnoreInternalCost: true, // Entry.Cost has it
+		OnExit: func(e *Entry) {
+			if e != nil { // nil: a victim that was gone already
+				exit(e)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot create the cache store: %w", err)
+	}
+	return &ristrettoStore{maxCost: maxCost, cache: cache}, nil
+}
+
+func (s *ristrettoStore) get(hash uint64) *Entry {
+	e, _ := s.cache.Get(hash)
+	return e
+}
+
+func (s *ristrettoStore) set(hash uint64, e *Entry, cost int64) bool {
+	return s.cache.Set(hash, e, cost)
+}
+
+func (s *ristrettoStore) used() int64 { return s.maxCost - s.cache.RemainingCost() }
+
+func (s *ristrettoStore) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache.Wait()
+}
+
+func (s *ristrettoStore) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache.Clear()
+}
+
+func (s *ristrettoStore) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache.Close()
+}

@@ -1,0 +1,199 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/stats"
+)
+
+func sample() stats.Snapshot {
+	s := stats.Snapshot{
+		Loops:    2,
+		Counters: stats.Counters{Clients: 3, Hits: 40, Misses: 5, BytesIn: 6},
+		Commands: make([]stats.Command, 3),
+		Nodes:    []stats.Node{{Addr: "10.0.0.1:6379", Calls: 7, Connections: 2}},
+	}
+	get := &s.Commands[1]
+	get.Calls, get.Errors = 3, 1
+	for _, d := range []time.Duration{time.Microsecond, 3 * time.Microsecond, time.Minute} {
+		get.Latency.Observe(int64(d))
+	}
+	return s
+}
+
+func options() Options {
+	return Options{
+		Addr:        "127.0.0.1:0",
+		Version:     "v1",
+		Stats:       sample,
+		Cache:       func() nearcache.Stats { return nearcache.Stats{Entries: 11, Bytes: 12, Fills: 13} },
+		CommandName: func(id int) string { return []string{"set", "get", "del"}[id] },
+		Ready:       func() error { return nil },
+		Logger:      slog.New(slog.DiscardHandler),
+	}
+}
+
+func TestCollector(t *testing.T) {
+	const want = `
+# HELP cosky_proxy_clients Client connections open now.
+# TYPE cosky_proxy_clients gauge
+cosky_proxy_clients 3
+# HELP cosky_proxy_commands_total Replies sent to clients.
+# TYPE cosky_proxy_commands_total counter
+cosky_proxy_commands_total{command="get"} 3
+# HELP cosky_proxy_command_errors_total Error replies sent to clients.
+# TYPE cosky_proxy_command_errors_total counter
+cosky_proxy_command_errors_total{command="get"} 1
+# HELP cosky_proxy_nearcache_entries Replies held in the near-cache now, void ones included.
+# TYPE cosky_proxy_nearcache_entries gauge
+cosky_proxy_nearcache_entries 11
+# HELP cosky_proxy_nearcache_hits_total Reads answered from the near-cache.
+# TYPE cosky_proxy_nearcache_hits_total counter
+cosky_proxy_nearcache_hits_total 40
+# HELP cosky_proxy_node_commands_total Commands sent to the node.
+# TYPE cosky_proxy_node_commands_total counter
+cosky_proxy_node_commands_total{node="10.0.0.1:6379"} 7
+`
+	if err := testutil.CollectAndCompare(newCollector(options()), strings.NewReader(want),
+		"cosky_proxy_clients", "cosky_proxy_commands_total", "cosky_proxy_command_errors_total",
+		"cosky_proxy_nearcache_entries", "cosky_proxy_nearcache_hits_total", "cosky_proxy_node_commands_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMetricNamesAreWellFormed(t *testing.T) {
+	problems, err := testutil.CollectAndLint(newCollector(options()))
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+}
+
+// What is collected must have been described, with nothing twice: a pedantic registry checks.
+func TestCollectorIsConsistent(t *testing.T) {
+	for name, opts := range map[string]Options{"all": options(), "no near-cache": func() Options { o := options(); o.Cache = nil; return o }()} {
+		r := prometheus.NewPedanticRegistry()
+		r.MustRegister(newCollector(opts))
+		if _, err := r.Gather(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func startServer(t *testing.T, opts Options) (get func(path string) (int, string)) {
+	t.Helper()
+	s := New(opts)
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return func(path string) (int, string) {
+		t.Helper()
+		r, err := http.Get("http://" + s.Addr() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(body)
+	}
+}
+
+func TestPages(t *testing.T) {
+	get := startServer(t, options())
+	for path, want := range map[string]string{
+		"/":                         "/metrics",
+		"/healthz":                  "ok",
+		"/readyz":                   "ready",
+		"/debug/pprof/":             "goroutine",
+		"/debug/pprof/cmdline":      "admin.test",
+		"/debug/pprof/heap?debug=1": "heap profile",
+	} {
+		if code, body := get(path); code != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %.200q, want %q", path, code, body, want)
+		}
+	}
+	if code, _ := get("/nothing"); code != 404 {
+		t.Errorf("/nothing: %d", code)
+	}
+	_, metrics := get("/metrics")
+	for _, want := range []string{
+		`cosky_proxy_build_info{go="go1.`,
+		"cosky_proxy_loops 2\n",
+		"cosky_proxy_client_received_bytes_total 6\n",
+		`cosky_proxy_command_duration_seconds_bucket{command="get",le="1e-06"} 1` + "\n",
+		`cosky_proxy_command_duration_seconds_bucket{command="get",le="2e-06"} 1` + "\n",
+		`cosky_proxy_command_duration_seconds_bucket{command="get",le="4e-06"} 2` + "\n",
+		`cosky_proxy_command_duration_seconds_bucket{command="get",le="+Inf"} 3` + "\n",
+		`cosky_proxy_command_duration_seconds_sum{command="get"} 60.000004` + "\n",
+		`cosky_proxy_command_duration_seconds_count{command="get"} 3` + "\n",
+		`cosky_proxy_node_connections{node="10.0.0.1:6379"} 2` + "\n",
+		"\ngo_goroutines ",
+		"\nprocess_open_fds ",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %q", want)
+		}
+	}
+	if strings.Contains(metrics, `command="set"`) {
+		t.Error("/metrics lists a command that was never called")
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	var down atomic.Bool
+	opts := options()
+	opts.Ready = func() error {
+		if down.Load() {
+			return errors.New("no primary for slot 7")
+		}
+		return nil
+	}
+	get := startServer(t, opts)
+	if code, _ := get("/readyz"); code != 200 {
+		t.Errorf("ready: %d", code)
+	}
+	down.Store(true)
+	if code, body := get("/readyz"); code != 503 || !strings.Contains(body, "no primary for slot 7") {
+		t.Errorf("not ready: %d %q", code, body)
+	}
+	if code, _ := get("/healthz"); code != 200 {
+		t.Error("not ready is not unhealthy")
+	}
+}
+
+func TestBusyPort(t *testing.T) {
+	first := New(options())
+	if err := first.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer first.listener.Close()
+	opts := options()
+	opts.Addr = first.Addr()
+	if err := New(opts).Listen(); err == nil || !strings.Contains(err.Error(), opts.Addr) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,171 @@
+package admin
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/stats"
+)
+
+// metric is one figure of a source S.
+type metric[S any] struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*S) float64
+}
+
+func counter[S any](name, help string, value func(*S) uint64, labels ...string) metric[S] {
+	return metric[S]{describe(name, help, labels...), prometheus.CounterValue, func(s *S) float64 { return float64(value(s)) }}
+}
+
+func gauge[S any](name, help string, value func(*S) int64, labels ...string) metric[S] {
+	return metric[S]{describe(name, help, labels...), prometheus.GaugeValue, func(s *S) float64 { return float64(value(s)) }}
+}
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("cosky_proxy_"+name, help, labels, nil)
+}
+
+func (m metric[S]) collect(ch chan<- prometheus.Metric, s *S, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(s), labels...)
+}
+
+// collector turns a snapshot into constant metrics at the time of the scrape. Label
+// values are bounded: command names come from the command table, nodes from the topology.
+type collector struct {
+	// static
+	opts           Options
+	build          *prometheus.Desc
+	totals         []metric[stats.Snapshot]
+	cache          []metric[nearcache.Stats]
+	commands       []metric[stats.Command]
+	commandLatency *prometheus.Desc
+	nodes          []metric[stats.Node]
+	nodeLatency    *prometheus.Desc
+}
+
+func newCollector(opts Options) *collector {
+	type S = stats.Snapshot
+	type C = nearcache.Stats
+	type N = stats.Node
+	return &collector{
+		opts:  opts,
+		build: describe("build_info", "Always 1; the labels say what is running.", "version", "go"),
+		totals: []metric[S]{
+			gauge("loops", "Event loops.", func(s *S) int64 { return int64(s.Loops) }),
+			gauge("clients", "Client connections open now.", func(s *S) int64 { return s.Clients }),
+			gauge("subscribers", "Clients in subscribed mode now.", func(s *S) int64 { return s.Subscribers }),
+			counter("clients_accepted_total", "Client connections taken on.", func(s *S) uint64 { return s.Accepted }),
+			counter("clients_rejected_total", "Client connections refused because clients.max was reached.", func(s *S) uint64 { return s.Rejected }),
+			counter("clients_cut_total", "Clients closed because they did not read what was sent to them.", func(s *S) uint64 { return s.Cut }),
+			counter("clients_idle_closed_total", "Clients closed by clients.idle_timeout.", func(s *S) uint64 { return s.IdleClosed }),
+			counter("protocol_errors_total", "Clients closed for bytes that are not the Redis protocol.", func(s *S) uint64 { return s.ProtocolErrors }),
+			counter("client_received_bytes_total", "Bytes read from clients.", func(s *S) uint64 { return s.BytesIn }),
+			counter("client_sent_bytes_total", "Bytes written to clients.", func(s *S) uint64 { return s.BytesOut }),
+			gauge("client_buffer_bytes", "Bytes held in clients' buffers now.", func(s *S) int64 { return s.BufferBytes }),
+
+			counter("nearcache_hits_total", "Reads answered from the near-cache.", func(s *S) uint64 { return s.Hits }),
+			counter("nearcache_misses_total", "Cacheable reads that had to be fetched.", func(s *S) uint64 { return s.Misses }),
+			counter("nearcache_joined_total", "Misses that waited for another client's fetch instead of fetching.", func(s *S) uint64 { return s.Joined }),
+			counter("nearcache_bypasses_total", "Cacheable reads that passed the near-cache by: a write in flight, a dead lease, no source.", func(s *S) uint64 { return s.Bypasses }),
+			counter("nearcache_invalidations_total", "Invalidations received from the backend or caused by writes.", func(s *S) uint64 { return s.Invalidations }),
+
+			gauge("lanes", "Shared connections to the backend open now.", func(s *S) int64 { return s.Lanes }),
+			gauge("pins", "Private connections leased to clients now.", func(s *S) int64 { return s.Pins }),
+			counter("pins_refused_total", "Commands refused because upstream.max_pins was reached.", func(s *S) uint64 { return s.PinsRefused }),
+			counter("redirects_total", "MOVED and ASK replies followed.", func(s *S) uint64 { return s.Redirects }),
+			counter("retries_total", "Commands sent again after TRYAGAIN, CLUSTERDOWN and the like.", func(s *S) uint64 { return s.Retries }),
+			counter("timeouts_total", "Replies that did not come within upstream.timeout.", func(s *S) uint64 { return s.Timeouts }),
+			counter("scripts_healed_total", "NOSCRIPT replies answered by loading the script again.", func(s *S) uint64 { return s.ScriptsHealed }),
+		},
+		cache: []metric[C]{
+			gauge("nearcache_entries", "Replies held in the near-cache now, void ones included.", func(c *C) int64 { return c.Entries }),
+			gauge("nearcache_bytes", "Memory the held replies are charged for.", func(c *C) int64 { return c.Bytes }),
+			counter("nearcache_fills_total", "Replies stored in the near-cache.", func(c *C) uint64 { return c.Fills }),
+			counter("nearcache_lost_fills_total", "Replies not stored because something changed during the fetch.", func(c *C) uint64 { return c.Lost }),
+			counter("nearcache_dropped_fills_total", "Replies not stored for want of room.", func(c *C) uint64 { return c.Dropped }),
+			counter("nearcache_exits_total", "Replies the near-cache let go of: replaced, evicted or not admitted.", func(c *C) uint64 { return c.Exits }),
+			counter("nearcache_epochs_total", "Writes, invalidations and revealing replies that voided a stripe.", func(c *C) uint64 { return c.Epochs }),
+		},
+		commands: []metric[stats.Command]{
+			counter("commands_total", "Replies sent to clients.", func(c *stats.Command) uint64 { return c.Calls }, "command"),
+			counter("command_errors_total", "Error replies sent to clients.", func(c *stats.Command) uint64 { return c.Errors }, "command"),
+		},
+		commandLatency: describe("command_duration_seconds", "Time from a request to its reply, as the proxy sees it.", "command"),
+		nodes: []metric[N]{
+			counter("node_commands_total", "Commands sent to the node.", func(n *N) uint64 { return n.Calls }, "node"),
+			counter("node_errors_total", "Error replies received from the node.", func(n *N) uint64 { return n.Errors }, "node"),
+			counter("node_received_bytes_total", "Bytes read from the node.", func(n *N) uint64 { return n.BytesIn }, "node"),
+			counter("node_sent_bytes_total", "Bytes written to the node.", func(n *N) uint64 { return n.BytesOut }, "node"),
+			counter("node_connects_total", "Connections established to the node.", func(n *N) uint64 { return n.Connects }, "node"),
+			counter("node_connect_errors_total", "Attempts to connect to the node that failed.", func(n *N) uint64 { return n.ConnectErrors }, "node"),
+			counter("node_connections_lost_total", "Connections to the node that broke or were given up.", func(n *N) uint64 { return n.ConnectionsLost }, "node"),
+			gauge("node_connections", "Connections to the node open now.", func(n *N) int64 { return n.Connections }, "node"),
+		},
+		nodeLatency: describe("node_command_duration_seconds", "Time from sending a command to the node to its reply.", "node"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.build
+	ch <- c.commandLatency
+	ch <- c.nodeLatency
+	describeAll(ch, c.totals)
+	describeAll(ch, c.cache)
+	describeAll(ch, c.commands)
+	describeAll(ch, c.nodes)
+}
+
+func describeAll[S any](ch chan<- *prometheus.Desc, metrics []metric[S]) {
+	for _, m := range metrics {
+		ch <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.opts.Stats()
+	ch <- prometheus.MustNewConstMetric(c.build, prometheus.GaugeValue, 1, c.opts.Version, runtime.Version())
+	for _, m := range c.totals {
+		m.collect(ch, &s)
+	}
+	if c.opts.Cache != nil {
+		cache := c.opts.Cache()
+		for _, m := range c.cache {
+			m.collect(ch, &cache)
+		}
+	}
+	for id := range s.Commands {
+		if s.Commands[id].Calls == 0 {
+			continue // hundreds of commands that nobody uses would only be noise
+		}
+		name := c.opts.CommandName(id)
+		for _, m := range c.commands {
+			m.collect(ch, &s.Commands[id], name)
+		}
+		ch <- histogram(c.commandLatency, &s.Commands[id].Latency, name)
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		for _, m := range c.nodes {
+			m.collect(ch, n, n.Addr)
+		}
+		ch <- histogram(c.nodeLatency, &n.Latency, n.Addr)
+	}
+}
+
+// histogram converts to Prometheus' form: cumulative buckets, seconds.
+func histogram(desc *prometheus.Desc, h *stats.Histogram, label string) prometheus.Metric {
+	buckets := make(map[float64]uint64, len(h.Buckets))
+	var n uint64
+	for i, b := range h.Buckets {
+		n += b
+		if bound, ok := stats.UpperBound(i); ok {
+			buckets[bound.Seconds()] = n
+		}
+	}
+	return prometheus.MustNewConstHistogram(desc, n, float64(h.Sum)/1e9, buckets, label)
+}

@@ -1,0 +1,470 @@
+package proxy
+
+import (
+	"bytes"
+	"time"
+
+	"cosky-proxy/nearcache"
+	"cosky-proxy/nearcache/coskey"
+	"cosky-proxy/nearcache/lease"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// fetchKey identifies a fetch in flight on a loop.
+type fetchKey struct {
+	hash uint64
+	db   int32
+	kind nearcache.Kind
+}
+
+// fetch is one read for the near-cache under way, shared by every client of the
+// loop that asks for the same meanwhile. It is sent as [read, PTTL] on a fetch
+// lane, whose invalidations arrive in order with the replies.
+type fetch struct {
+	nearcache.Fetch
+	id      fetchKey
+	key     []byte
+	raw     []byte // the read, for those who have to repeat it
+	sentAt  int64
+	until   int64 // no entry of it lives longer
+	waiters fifo
+	lane    *lane
+	body    []byte // the read's reply
+	failed  bool   // it was an error, or too long
+	tooBig  bool
+	landed  bool // the read's reply has arrived: later invalidations are about later changes
+}
+
+func (s *session) hgetall(cmd *command.Command, args [][]byte, raw []byte) bool {
+	return s.cachedRead(cmd, nearcache.HGetAll, args, raw)
+}
+
+func (s *session) smembers(cmd *command.Command, args [][]byte, raw []byte) bool {
+	return s.cachedRead(cmd, nearcache.SMembers, args, raw)
+}
+
+// cachedRead serves a read of a CoSky key from memory if it can, joins or starts
+// a fetch if it may, and passes the read on otherwise.
+func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][]byte, raw []byte) bool {
+	l := s.loop
+	key := args[1]
+	class, _ := coskey.Classify(key)
+	if class == coskey.None {
+		return s.forward(cmd, args, raw)
+	}
+	hash := l.cache.Hash(key)
+	if s.tx != nil || s.touched(l.cache.StripeOf(hash)) {
+		l.stats.Bypasses++
+		return s.forward(cmd, args, raw)
+	}
+	if e := l.reader.Get(hash, int(s.db), kind, key, l.now()); e != nil {
+		s.hit(cmd, e)
+		return true
+	}
+	if s.await(cmd, fetchKey{hash, s.db, kind}, class, key, raw) {
+		l.stats.Misses++
+		return true
+	}
+	l.stats.Bypasses++
+	return s.forward(cmd, args, raw)
+}
+
+// hit answers from memory.
+func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
+	l := s.loop
+	l.stats.Hits++
+	l.stats.Commands[cmd.ID].Calls++
+	if s.head == nil {
+		s.conn.Out = e.AppendReply(s.conn.Begin(), s.resp3)
+		s.conn.Dirty()
+		return
+	}
+	r := l.newRequest(s, nil)
+	s.enqueue(r)
+	r.buf = e.AppendReply(r.buf[:0], s.resp3)
+	r.state = replyReady
+	s.hold(len(r.buf))
+}
+
+// await makes the session wait for a fetch of key: one in flight that is still
+// current, or a new one. False: the key cannot be cached at the moment.
+func (s *session) await(cmd *command.Command, id fetchKey, class coskey.Class, key, raw []byte) bool {
+	l := s.loop
+	f := l.fetches[id]
+	switch {
+	case f != nil && !bytes.Equal(f.key, key):
+		return false
+	case f != nil && f.Current(l.cache):
+		l.stats.Joined++
+	default:
+		if f = l.startFetch(id, class, key, raw); f == nil {
+			return false
+		}
+	}
+	r := l.newRequest(s, cmd)
+	r.sentAt = l.now()
+	r.slot, r.keyed = l.target(key).slot, l.clusters
+	s.enqueue(r)
+	s.fetching++
+	f.waiters.push(r)
+	return true
+}
+
+// startFetch sends a fetch if a write does not forbid it and a live source of
+// invalidations covers the key.
+func (l *loop) startFetch(id fetchKey, class coskey.Class, key, raw []byte) *fetch {
+	now := l.now()
+	if l.cache.Refused(id.hash, int(id.db), id.kind, now) {
+		return nil
+	}
+	n, cause := l.owner(l.target(key).slot)
+	if cause != "" || n.info == nil || n.info.Vouch != nil && !n.info.Vouch.Alive(now) {
+		return nil
+	}
+	f := &fetch{id: id, sentAt: now, until: now + int64(l.srv.opts.Cache.TTL)}
+	if group, ok := l.groupStripe(key); ok {
+		if !l.cache.StartFetch(&f.Fetch, key, group) {
+			return nil
+		}
+	} else if !l.cache.StartFetch(&f.Fetch, key) {
+		return nil
+	}
+	ln := n.fetchLane(id.db)
+	if ln == nil || !l.cover(f, n, ln, class, key) {
+		return nil
+	}
+	f.key, f.raw, f.lane = bytes.Clone(key), bytes.Clone(raw), ln
+	f.ask(l)
+	l.fetches[id] = f
+	return f
+}
+
+// cover attaches the leases that must stay alive for the entry to be served.
+func (l *loop) cover(f *fetch, n *node, ln *lane, class coskey.Class, key []byte) bool {
+	now := l.now()
+	held := f.Leases[:0]
+	if n.info.Vouch != nil {
+		held = append(held, n.info.Vouch)
+	}
+	if l.srv.tracks() {
+		if ln.lease == nil || !ln.lease.Alive(now) {
+			return false
+		}
+		held = append(held, ln.lease)
+		// From 7.4 on hash fields expire by themselves: PTTL does not tell when, and
+		// their expiry is announced only when the server comes round to it.
+		if f.id.kind == nearcache.HGetAll && l.srv.fieldsExpire {
+			f.until = min(f.until, now+int64(l.srv.opts.Cache.MaxStaleness))
+		}
+	}
+	if !l.srv.listens() {
+		return true
+	}
+	if pubsub := l.srv.eventLease(n.addr, key, class); pubsub != nil && pubsub.Alive(now) {
+		held = append(held, pubsub)
+	} else {
+		return l.srv.tracks() && class.Covered() == coskey.Uncovered
+	}
+	if !l.srv.tracks() {
+		life := l.srv.opts.Cache.PubSubTTL
+		if class.Covered() != coskey.Complete {
+			life = min(life, l.srv.opts.Cache.MaxStaleness)
+		}
+		f.until = min(f.until, now+int64(life))
+	}
+	return len(held) <= len(f.Leases)
+}
+
+// fetchLane is the connection for reads of a database, or nil while it is not
+// ready; asking for it opens it.
+func (n *node) fetchLane(db int32) *lane {
+	if ln := n.fetch[db]; ln != nil {
+		if ln.ready && !ln.full() {
+			return ln
+		}
+		return nil
+	}
+	if n.avoided() {
+		return nil
+	}
+	n.fetch[db] = n.open(laneKey{db, n.loop.srv.tracks()}, laneFetch)
+	n.loop.srv.fetchLanes.Add(1)
+	return nil
+}
+
+// The two replies of a fetch, by request.index.
+const (
+	fetchRead = iota
+	fetchPTTL
+)
+
+func (f *fetch) ask(l *loop) {
+	r := l.newRequest(nil, nil)
+	r.sink, r.index, r.limit, r.alone = f, fetchRead, l.srv.opts.Cache.MaxEntry, true
+	f.lane.send(r, f.raw)
+
+	r = l.newRequest(nil, nil)
+	r.sink, r.index, r.alone = f, fetchPTTL, true
+	l.enc = resp.AppendArray(l.enc[:0], 2)
+	l.enc = resp.AppendBulkString(l.enc, "PTTL")
+	l.enc = resp.AppendBulk(l.enc, f.key)
+	f.lane.send(r, l.enc)
+}
+
+// deliver takes the replies of a fetch; with the second the fetch is over.
+func (f *fetch) deliver(l *loop, r *request, reply []byte) {
+	switch r.index {
+	case fetchRead:
+		f.landed = true
+		f.tooBig = r.overrun || len(reply) > l.srv.opts.Cache.MaxEntry
+		f.failed = f.tooBig || reply[0] == '-'
+		if !f.failed {
+			f.body = append(f.body, reply...)
+		}
+	case fetchPTTL:
+		if l.fetches[f.id] == f {
+			delete(l.fetches, f.id)
+		}
+		if f.failed || reply[0] == '-' {
+			f.giveUp(l)
+		} else {
+			f.land(l, reply)
+		}
+	}
+	l.release(r)
+}
+
+// land stores the reply if it is still true, and answers everybody.
+func (f *fetch) land(l *loop, pttl []byte) {
+	e, err := f.entry(pttl)
+	if err != nil {
+		f.giveUp(l)
+		return
+	}
+	l.cache.Fill(&f.Fetch, e)
+	for f.waiters.head != nil {
+		r := f.waiters.pop()
+		l.countReply(r.cmd, r.sentAt, false)
+		if r.sess != nil {
+			r.sess.fetching--
+			l.out = e.AppendReply(l.out[:0], r.resp3)
+		}
+		l.finish(r, l.out)
+	}
+}
+
+// entry builds the entry; its life ends with the key's.
+func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
+	until := f.until
+	switch _, ms, _ := resp.ReadHeader(pttl); {
+	case ms >= 0:
+		until = min(until, f.sentAt+ms*int64(time.Millisecond))
+	case ms == -2 && !emptyReply(f.body):
+		until = 0 // expired between the two commands
+	}
+	return nearcache.NewEntry(int(f.id.db), f.id.kind, f.key, f.body, until)
+}
+
+func emptyReply(b []byte) bool { return len(b) == 4 && b[1] == '0' }
+
+// giveUp lets everybody who waits ask for themselves, on the ordinary way, which
+// knows how to follow redirects and how to pass on errors and long replies.
+func (f *fetch) giveUp(l *loop) {
+	l.cache.Fill(&f.Fetch, nil)
+	if f.tooBig {
+		l.cache.Refuse(f.id.hash, int(f.id.db), f.id.kind, l.now())
+	}
+	for f.waiters.head != nil {
+		r := f.waiters.pop()
+		if r.sess == nil {
+			l.release(r)
+			continue
+		}
+		r.sess.fetching--
+		l.bypass(r, f)
+	}
+}
+
+// bypass sends a read that waited for a failed fetch to the owner of its key.
+func (l *loop) bypass(r *request, f *fetch) {
+	n, cause := l.owner(r.slot)
+	var ln *lane
+	if cause == "" {
+		ln, cause = n.lane(laneKey{r.db, r.resp3})
+	}
+	if cause != "" {
+		l.abort(r, cause)
+		return
+	}
+	e := l.effect.reset()
+	e.add(l.cache.StripeOf(f.id.hash), false)
+	l.begin(r, e)
+	if l.clusters {
+		r.raw = append(r.raw[:0], f.raw...)
+	}
+	ln.send(r, f.raw)
+}
+
+// push handles an out-of-band message on a lane: an invalidation on a fetch
+// lane, nothing of interest elsewhere.
+func (ln *lane) push(b []byte) {
+	l := ln.loop
+	_, _, size := resp.ReadHeader(b)
+	what, n := resp.ReadBulk(b[size:])
+	if ln.kind != laneFetch || string(what) != "invalidate" {
+		return
+	}
+	b = b[size+n:]
+	kind, count, size := resp.ReadHeader(b)
+	if kind != '*' || count < 0 {
+		l.invalidateAll(ln) // FLUSHALL and FLUSHDB send a null instead of keys
+		return
+	}
+	b = b[size:]
+	for range count {
+		key, n := resp.ReadBulk(b)
+		b = b[n:]
+		l.invalidate(ln, key)
+	}
+}
+
+// invalidate voids key. The push names no database, so it voids the key in every
+// one. A fetch of the key on the same connection whose reply is still to come was
+// executed after the change, and stays good.
+func (l *loop) invalidate(ln *lane, key []byte) {
+	l.stats.Invalidations++
+	hash := l.cache.Hash(key)
+	st := l.cache.StripeOf(hash)
+	before, after := l.cache.Push(st)
+	for _, kind := range [...]nearcache.Kind{nearcache.HGetAll, nearcache.SMembers} {
+		if f := l.fetches[fetchKey{hash, ln.key.db, kind}]; f != nil && f.lane == ln && !f.landed {
+			f.Advance(st, before, after)
+		}
+	}
+}
+
+func (l *loop) invalidateAll(ln *lane) {
+	l.stats.Invalidations++
+	before, after := l.cache.Push(nearcache.All)
+	for _, f := range l.fetches {
+		if f.lane == ln && !f.landed {
+			f.Advance(nearcache.All, before, after)
+		}
+	}
+}
+
+// startLease begins proving that a fetch lane is alive.
+func (ln *lane) startLease() {
+	ln.lease = new(lease.Lease)
+	ln.beat()
+}
+
+// beat sends a heartbeat, unless the last one is still unanswered, and comes back
+// often enough that one lost beat does not end the lease.
+func (ln *lane) beat() {
+	if ln.closed {
+		return
+	}
+	if !ln.heartbeat {
+		ln.heartbeat = true
+		ln.ping(&pong{ln: ln, beat: true})
+	}
+	ln.loop.nl.AfterFunc(ln.loop.srv.opts.Cache.MaxStaleness/4, ln.beat)
+}
+
+// pong waits for the answer to a PING on a fetch lane. Everything that the
+// backend sent before it, invalidations above all, has been handled when it comes.
+type pong struct {
+	ln     *lane
+	sentAt int64
+	beat   bool
+	done   func()
+}
+
+func (ln *lane) ping(p *pong) {
+	l := ln.loop
+	p.sentAt = l.now()
+	r := l.newRequest(nil, nil)
+	r.sink, r.alone = p, true
+	l.enc = resp.AppendCommand(l.enc[:0], "PING")
+	ln.send(r, l.enc)
+}
+
+func (p *pong) deliver(l *loop, r *request, reply []byte) {
+	l.release(r)
+	if reply[0] != '-' {
+		p.ln.lease.Renew(p.sentAt + int64(l.srv.opts.Cache.MaxStaleness))
+	}
+	if p.beat {
+		p.ln.heartbeat = false
+	}
+	if p.done != nil {
+		p.done()
+	}
+}
+
+// raise holds r's reply back until every invalidation that the backend sent
+// before it has been handled here, on every loop. False: nothing is cached from
+// there, so there is nothing to wait for. A nil node means all of them.
+func (l *loop) raise(r *request, n *node, reply []byte) bool {
+	r.barrier = false
+	if l.srv.fetchLanes.Load() == 0 {
+		return false
+	}
+	r.buf = append(r.buf[:0], reply...)
+	addr := ""
+	if n != nil {
+		addr = n.addr
+	}
+	loops := l.srv.loops
+	missing := len(loops)
+	arrived := func() {
+		if missing--; missing > 0 {
+			return
+		}
+		held := r.buf
+		if r.sink != nil {
+			l.deliver(r, held)
+			return
+		}
+		l.finish(r, held)
+	}
+	for _, o := range loops {
+		if o == l {
+			o.quiesce(addr, arrived)
+			continue
+		}
+		o.nl.Post(func() { o.quiesce(addr, func() { l.nl.Post(arrived) }) })
+	}
+	return true
+}
+
+// quiesce calls done once a round trip on each of the loop's fetch lanes to addr
+// (to any node when it is empty) has been completed, or the lane has died, which
+// voids what it covered.
+func (l *loop) quiesce(addr string, done func()) {
+	var lanes []*lane
+	for _, n := range l.nodes {
+		if addr != "" && n.addr != addr {
+			continue
+		}
+		for _, ln := range n.fetch {
+			if ln.ready {
+				lanes = append(lanes, ln)
+			}
+		}
+	}
+	if len(lanes) == 0 {
+		done()
+		return
+	}
+	missing := len(lanes)
+	for _, ln := range lanes {
+		ln.ping(&pong{ln: ln, done: func() {
+			if missing--; missing == 0 {
+				done()
+			}
+		}})
+	}
+}

@@ -1,0 +1,408 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// selectDB moves the session to another lane. The backend has the last word on
+// whether the database exists: the command travels on a lane of that database,
+// whose login fails if it does not.
+func (s *session) selectDB(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	db, problem := databaseNumber(args[1])
+	switch {
+	case problem != "":
+		s.refuse(problem)
+		return true
+	case l.clusters && db != 0:
+		s.refuse("ERR SELECT is not allowed in cluster mode")
+		return true
+	case db < 0:
+		s.refuse("ERR DB index is out of range")
+		return true
+	case db == s.db:
+		return s.ok(cmd)
+	}
+	if s.drain() {
+		return false
+	}
+	n, cause := l.owner(0)
+	var ln *lane
+	switch {
+	case cause != "":
+	case s.tx != nil && s.tx.pin != nil: // what is watched stays watched, in its own database
+		ln = s.tx.pin
+		ln.strayed = true
+	default:
+		ln, cause = n.lane(laneKey{db, s.resp3})
+	}
+	if cause != "" {
+		s.refuse(cause)
+		return true
+	}
+	r := l.newRequest(s, cmd)
+	r.db, r.sink, r.alone = db, selected{}, ln.kind == lanePin
+	s.exclusive = true
+	s.enqueue(r)
+	ln.send(r, raw)
+	return true
+}
+
+// integer reads a number as strictly as Redis' string2ll: one spelling per number.
+func integer(b []byte) (v int64, ok bool) {
+	v, err := strconv.ParseInt(string(b), 10, 64)
+	return v, err == nil && strconv.FormatInt(v, 10) == string(b)
+}
+
+// databaseNumber reads the argument of SELECT; problem is Redis' error line.
+func databaseNumber(b []byte) (db int32, problem string) {
+	v, ok := integer(b)
+	switch {
+	case !ok:
+		return 0, "ERR value is not an integer or out of range"
+	case v != int64(int32(v)):
+		return 0, "ERR value is out of range, value must between -2147483648 and 2147483647"
+	}
+	return int32(v), ""
+}
+
+// selected switches the session once the backend has accepted the database.
+type selected struct{}
+
+func (selected) deliver(l *loop, r *request, reply []byte) {
+	if reply[0] == '-' && bytes.HasSuffix(reply, []byte("DB index is out of range\r\n")) {
+		reply = []byte("-ERR DB index is out of range\r\n")
+	}
+	if r.sess != nil && reply[0] != '-' {
+		r.sess.db = r.db
+	}
+	l.finish(r, reply)
+}
+
+const errNoProto = "NOPROTO unsupported protocol version"
+
+// hello switches the protocol, as Redis' helloCommand does; nothing changes when
+// any part of it fails.
+func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
+	resp3 := s.resp3
+	if len(args) > 1 {
+		v, ok := integer(args[1])
+		switch {
+		case !ok:
+			s.refuse("ERR Protocol version is not an integer or out of range")
+			return true
+		case v != 2 && v != 3:
+			s.refuse(errNoProto)
+			return true
+		}
+		resp3 = v == 3
+	}
+	name, renamed := "", false
+	for i := 2; i < len(args); i++ {
+		switch {
+		case equalFold(args[i], "AUTH") && i+2 < len(args):
+			if line := s.login(args[i+1]); line != "" {
+				s.refuse(line)
+				return true
+			}
+			i += 2
+		case equalFold(args[i], "SETNAME") && i+1 < len(args):
+			name, renamed = string(args[i+1]), true
+			if !printable(args[i+1]) {
+				s.refuse(errClientName)
+				return true
+			}
+			i++
+		default:
+			s.errorf("ERR Syntax error in HELLO option '%s'", args[i])
+			return true
+		}
+	}
+	if resp3 != s.resp3 {
+		if s.drain() {
+			return false
+		}
+		if s.tx != nil && s.tx.pin != nil {
+			s.tx.pin.note("HELLO", string(args[1]))
+			s.tx.pin.strayed = true
+		}
+		s.resp3 = resp3
+	}
+	if renamed {
+		s.name = name
+	}
+	return s.answer(cmd, s.appendHello)
+}
+
+func (s *session) appendHello(b []byte) []byte {
+	proto := int64(2)
+	if s.resp3 {
+		proto = 3
+	}
+	b = s.appendMap(b, 7)
+	b = appendPair(b, "server", "redis")
+	b = appendPair(b, "version", s.loop.srv.opts.Backend.Version)
+	b = resp.AppendInt(appendString(b, "proto"), proto)
+	b = resp.AppendInt(appendString(b, "id"), s.id)
+	b = appendPair(b, "mode", "standalone")
+	b = appendPair(b, "role", "master")
+	return resp.AppendArray(appendString(b, "modules"), 0)
+}
+
+// appendMap begins a map of n pairs in the session's protocol.
+func (s *session) appendMap(b []byte, n int) []byte {
+	if s.resp3 {
+		return resp.AppendMap(b, n)
+	}
+	return resp.AppendArray(b, 2*n)
+}
+
+func appendString(b []byte, v string) []byte { return resp.AppendBulkString(b, v) }
+
+func appendPair(b []byte, k, v string) []byte { return appendString(appendString(b, k), v) }
+
+// auth: the proxy asks its clients for no password yet, so it answers as a Redis
+// whose default user has none.
+func (s *session) auth(cmd *command.Command, args [][]byte, _ []byte) bool {
+	switch len(args) {
+	case 2:
+		s.refuse("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
+	case 3:
+		if line := s.login(args[1]); line != "" {
+			s.refuse(line)
+			return true
+		}
+		return s.ok(cmd)
+	default:
+		s.refuse("ERR syntax error")
+	}
+	return true
+}
+
+// login accepts what a Redis without passwords accepts: the default user with any.
+func (s *session) login(user []byte) string {
+	if string(user) == "default" {
+		return ""
+	}
+	return "WRONGPASS invalid username-password pair or user is disabled."
+}
+
+func (s *session) clientUnsupported(cmd *command.Command, args [][]byte, _ []byte) bool {
+	switch cmd.Name {
+	case "client":
+		s.refuse("ERR wrong number of arguments for 'client' command")
+	case "client|help":
+		return s.answer(cmd, func(b []byte) []byte {
+			return appendString(resp.AppendArray(b, 1), "CLIENT ID|INFO|LIST|GETNAME|SETNAME|SETINFO|NO-EVICT|NO-TOUCH: answered by cosky-proxy for its own clients.")
+		})
+	default:
+		s.errorf("ERR 'CLIENT %s' is not supported by cosky-proxy yet", bytes.ToUpper(args[1]))
+	}
+	return true
+}
+
+func (s *session) clientID(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	return s.answer(cmd, func(b []byte) []byte { return resp.AppendInt(b, s.id) })
+}
+
+func (s *session) clientGetName(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	return s.answer(cmd, func(b []byte) []byte {
+		if s.name == "" {
+			return s.appendNull(b)
+		}
+		return appendString(b, s.name)
+	})
+}
+
+func (s *session) appendNull(b []byte) []byte {
+	if s.resp3 {
+		return append(b, "_\r\n"...)
+	}
+	return append(b, "$-1\r\n"...)
+}
+
+const errClientName = "ERR Client names cannot contain spaces, newlines or special characters."
+
+func (s *session) clientSetName(cmd *command.Command, args [][]byte, _ []byte) bool {
+	if !printable(args[2]) {
+		s.refuse(errClientName)
+		return true
+	}
+	s.name = string(args[2])
+	return s.ok(cmd)
+}
+
+// printable is Redis' rule for names (validateClientAttr): '!' to '~'.
+func printable(b []byte) bool {
+	for _, c := range b {
+		if c < '!' || c > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *session) clientSetInfo(cmd *command.Command, args [][]byte, _ []byte) bool {
+	attr, value := args[2], args[3]
+	switch {
+	case !equalFold(attr, "LIB-NAME") && !equalFold(attr, "LIB-VER"):
+		s.errorf("ERR Unrecognized option '%s'", attr)
+		return true
+	case !printable(value):
+		s.errorf("ERR %s cannot contain spaces, newlines or special characters.", bytes.ToLower(attr))
+		return true
+	case equalFold(attr, "LIB-NAME"):
+		s.library = string(value)
+	default:
+		s.libver = string(value)
+	}
+	return s.ok(cmd)
+}
+
+func (s *session) acceptFlag(cmd *command.Command, args [][]byte, _ []byte) bool {
+	if !equalFold(args[2], "ON") && !equalFold(args[2], "OFF") {
+		s.refuse("ERR syntax error")
+		return true
+	}
+	return s.ok(cmd)
+}
+
+func (s *session) clientInfo(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	line := s.describe(s.loop.now())
+	return s.answer(cmd, func(b []byte) []byte { return s.appendText(b, []byte(line)) })
+}
+
+// describe is the session's line of CLIENT LIST.
+func (s *session) describe(now int64) string {
+	last := "NULL"
+	if s.lastCmd != nil {
+		last = s.lastCmd.Name
+	}
+	proto, multi := 2, -1
+	if s.resp3 {
+		proto = 3
+	}
+	if s.tx != nil && s.tx.queueing {
+		multi = len(s.tx.cmds)
+	}
+	flags := "N"
+	if s.subscriptions() > 0 {
+		flags = "P"
+	}
+	channels, patterns := s.subscribed()
+	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=-1 name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=0 multi=%d qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=0 events=r cmd=%s user=default redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
+		s.id, s.addr, s.via, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, flags, s.db, channels, patterns, multi, s.conn.Buffered(), last, proto, s.library, s.libver)
+}
+
+// appendText appends text as Redis sends INFO and CLIENT LIST: a bulk string in
+// RESP2, a verbatim string in RESP3.
+func (s *session) appendText(b, text []byte) []byte {
+	if s.resp3 {
+		return resp.AppendVerbatim(b, "txt", text)
+	}
+	return resp.AppendBulk(b, text)
+}
+
+// clientList asks every loop for its sessions.
+func (s *session) clientList(cmd *command.Command, args [][]byte, _ []byte) bool {
+	if len(args) > 2 {
+		s.refuse("ERR 'CLIENT LIST' with filters is not supported by cosky-proxy yet")
+		return true
+	}
+	l := s.loop
+	r := l.newRequest(s, cmd)
+	r.sentAt = l.now()
+	s.enqueue(r)
+	l.gather(func(o *loop) []byte {
+		var lines []byte
+		for c := range o.sessions {
+			lines = append(lines, c.describe(o.now())...)
+		}
+		return lines
+	}, func(all []byte) {
+		l.countReply(cmd, r.sentAt, false)
+		var reply []byte
+		if r.resp3 {
+			reply = resp.AppendVerbatim(nil, "txt", all)
+		} else {
+			reply = resp.AppendBulk(nil, all)
+		}
+		l.finish(r, reply)
+	})
+	return true
+}
+
+// gather runs f on every loop and hands the joined results to done on this one.
+func (l *loop) gather(f func(*loop) []byte, done func([]byte)) {
+	loops := l.srv.loops
+	parts, missing := make([][]byte, len(loops)), len(loops)
+	for i, o := range loops {
+		o.nl.Post(func() {
+			part := f(o)
+			l.nl.Post(func() {
+				parts[i] = part
+				if missing--; missing == 0 {
+					done(bytes.Join(parts, nil))
+				}
+			})
+		})
+	}
+}
+
+// embeddedSettings are what tools ask a Redis for; the embedded backend has no
+// configuration of its own.
+var embeddedSettings = [][2]string{
+	{"appendonly", "no"}, {"databases", "16"}, {"maxmemory", "0"}, {"maxmemory-policy", "noeviction"},
+	{"proto-max-bulk-len", "536870912"}, {"save", ""},
+}
+
+func (s *session) embeddedConfig(cmd *command.Command, args [][]byte, _ []byte) bool {
+	if cmd.Name != "config|get" {
+		s.errorf("ERR '%s' is not supported by the embedded backend", cmd.Name)
+		return true
+	}
+	return s.answer(cmd, func(b []byte) []byte {
+		var found [][2]string
+		for _, setting := range embeddedSettings {
+			if matchesAny(args[2:], setting[0]) {
+				found = append(found, setting)
+			}
+		}
+		b = s.appendMap(b, len(found))
+		for _, setting := range found {
+			b = appendPair(b, setting[0], setting[1])
+		}
+		return b
+	})
+}
+
+func matchesAny(patterns [][]byte, name string) bool {
+	for _, p := range patterns {
+		if ok, err := path.Match(strings.ToLower(string(p)), name); err == nil && ok {
+			return true
+		}
+	}
+	return false
+}
+
+// modeName is what stands behind, for INFO.
+func modeName(m cluster.Mode) string {
+	switch m {
+	case cluster.Cluster:
+		return "cluster"
+	case cluster.Sentinel:
+		return "sentinel"
+	case cluster.Embedded:
+		return "embedded"
+	default:
+		return "standalone"
+	}
+}

@@ -1,0 +1,217 @@
+package proxy
+
+import (
+	"fmt"
+
+	"cosky-proxy/cluster/slot"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/nearcache/coskey"
+	"cosky-proxy/router/command"
+)
+
+// forward sends a command to where its keys live. It returns false when the
+// session has to wait first; nothing has happened then.
+func (s *session) forward(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	e := l.effect.reset()
+	if cmd.SingleKey {
+		key := args[cmd.KeyPos]
+		l.concern(e, key, cmd.Flags&command.Write != 0)
+		return s.send(cmd, raw, l.target(key), e)
+	}
+	var problem string
+	l.keys, problem = cmd.Keys(args, l.keys[:0])
+	switch {
+	case problem != "":
+		s.refuse(problem)
+		return true
+	case len(l.keys) == 0:
+		return s.keyless(cmd, args, raw)
+	}
+	t, same := l.common(args, l.keys)
+	if !same {
+		if step := cmd.Split; step > 0 {
+			return s.scatterKeys(cmd, args, step)
+		}
+		s.refuse(errCrossSlot)
+		return true
+	}
+	for _, k := range l.keys {
+		l.concern(e, args[k], cmd.Flags&command.Write != 0)
+	}
+	return s.send(cmd, raw, t, e)
+}
+
+// target says where a request goes: to the owner of a slot, or to any shard.
+type target struct {
+	slot  uint16
+	keyed bool
+}
+
+func (l *loop) target(key []byte) target {
+	if !l.clusters {
+		return target{}
+	}
+	return target{slot.Of(key), true}
+}
+
+// common is the target of several keys; same is false when they have none in
+// common.
+func (l *loop) common(args [][]byte, keys []int) (t target, same bool) {
+	t = l.target(args[keys[0]])
+	if !l.clusters {
+		return t, true
+	}
+	for _, k := range keys[1:] {
+		if slot.Of(args[k]) != t.slot {
+			return t, false
+		}
+	}
+	return t, true
+}
+
+// effectScratch collects what one command does to the near-cache.
+type effectScratch struct {
+	touches []touch
+	barrier bool // it may have changed or shown more than touches say
+}
+
+func (e *effectScratch) reset() *effectScratch {
+	e.touches, e.barrier = e.touches[:0], false
+	return e
+}
+
+func (e *effectScratch) none() bool { return len(e.touches) == 0 && !e.barrier }
+
+func (e *effectScratch) add(st nearcache.Stripe, write bool) {
+	e.touches = append(e.touches, touch{st, write})
+}
+
+// concern notes that a command writes key, or that its reply shows key's state.
+// Only keys that can be cached matter.
+func (l *loop) concern(e *effectScratch, key []byte, write bool) {
+	if l.cache == nil {
+		return
+	}
+	if class, _ := coskey.Classify(key); class == coskey.None {
+		return
+	}
+	e.add(l.cache.StripeOf(l.cache.Hash(key)), write)
+}
+
+// send queues the command on the lane of its target.
+func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScratch) bool {
+	l := s.loop
+	if s.fetching > 0 && !e.none() {
+		return !s.drain()
+	}
+	n, cause := l.owner(t.slot)
+	if cause != "" {
+		s.refuse(cause)
+		return true
+	}
+	ln, cause := s.lane(n)
+	if cause != "" {
+		s.refuse(cause)
+		return true
+	}
+	if ln.full() {
+		ln.waiting = append(ln.waiting, s)
+		return !s.pause(waitLane)
+	}
+	r := l.newRequest(s, cmd)
+	r.slot, r.keyed = t.slot, t.keyed
+	l.begin(r, e)
+	if l.clusters || cmd.Script {
+		r.raw = append(r.raw[:0], raw...)
+	}
+	s.enqueue(r)
+	ln.send(r, raw)
+	return true
+}
+
+// lane is the connection to n that the session's commands travel on: its pin
+// while it holds state there, else the shared lane of its protocol and database.
+func (s *session) lane(n *node) (*lane, string) {
+	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
+		return s.tx.pin, ""
+	}
+	return n.lane(laneKey{s.db, s.resp3})
+}
+
+// begin marks r's effects as under way.
+func (l *loop) begin(r *request, e *effectScratch) {
+	r.barrier = e.barrier
+	if e.barrier && r.sess != nil {
+		r.ordered = true
+		r.sess.everyKey++
+	}
+	for _, t := range e.touches {
+		if t.write {
+			l.cache.Begin(t.stripe)
+		}
+		if r.sess != nil {
+			r.sess.touch(t.stripe)
+		}
+		r.touches = append(r.touches, t)
+	}
+}
+
+// keyless sends a command that names no key. On a cluster it goes to one shard
+// or to all of them, as its published policy says.
+func (s *session) keyless(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	e := l.effect.reset()
+	l.concernUnknown(e, cmd)
+	if !l.clusters {
+		return s.send(cmd, raw, target{}, e)
+	}
+	switch cmd.Request {
+	case command.RequestDefault:
+		return s.send(cmd, raw, l.anyShard(), e)
+	case command.RequestAllShards, command.RequestAllNodes:
+		return s.scatterAll(cmd, args, raw, e)
+	default:
+		s.refuse(unsupportedOnCluster(cmd))
+		return true
+	}
+}
+
+func unsupportedOnCluster(cmd *command.Command) string {
+	return fmt.Sprintf("ERR '%s' is not supported by cosky-proxy in front of a Redis Cluster yet", cmd.Name)
+}
+
+// anyShard is a target that is the same for every keyless command: the shard of
+// the lowest slot that is served.
+func (l *loop) anyShard() target {
+	for sl := range uint16(slot.Count) {
+		if l.topo.ShardOf(sl) >= 0 {
+			return target{slot: sl}
+		}
+	}
+	return target{}
+}
+
+// changesEverything reports whether a command without the write flag may change
+// or replace the whole data set.
+func changesEverything(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "debug", "replicaof", "slaveof", "failover":
+		return true
+	}
+	return false
+}
+
+// concernUnknown notes the effect of a command whose keys cannot be known: a
+// write voids everything, a read may show anything.
+func (l *loop) concernUnknown(e *effectScratch, cmd *command.Command) {
+	if l.cache == nil {
+		return
+	}
+	switch {
+	case cmd.Flags&command.Write != 0, changesEverything(cmd):
+		e.add(nearcache.All, true)
+	case cmd.Flags&command.ReadOnly != 0:
+		e.barrier = true
+	}
+}

@@ -1,0 +1,181 @@
+package proxy
+
+import (
+	"fmt"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// handler executes a command that is not simply forwarded. It returns false when
+// the session has to wait; then it must not have done anything.
+type handler func(s *session, cmd *command.Command, args [][]byte, raw []byte) bool
+
+// handlers is indexed by command ID; nil means forward.
+func newHandlers(o *Options) []handler {
+	hs := make([]handler, command.Count())
+	set := func(h handler, names ...string) {
+		for _, name := range names {
+			if cmd := command.LookupFull([]byte(name)); cmd != nil {
+				hs[cmd.ID] = h
+			}
+		}
+	}
+	setAll := func(h handler, container string) {
+		set(h, container)
+		for _, sub := range command.Lookup([]byte(container)).Subs {
+			hs[sub.ID] = h
+		}
+	}
+	for _, cmd := range command.All() {
+		if cmd.Has(command.Blocking) {
+			hs[cmd.ID] = (*session).blocking
+		}
+	}
+
+	// Connection state is the proxy's own.
+	set((*session).ping, "ping")
+	set((*session).echo, "echo")
+	set((*session).quit, "quit")
+	set((*session).reset, "reset")
+	set((*session).selectDB, "select")
+	set((*session).hello, "hello")
+	set((*session).auth, "auth")
+	setAll((*session).clientUnsupported, "client")
+	set((*session).clientID, "client|id")
+	set((*session).clientGetName, "client|getname")
+	set((*session).clientSetName, "client|setname")
+	set((*session).clientSetInfo, "client|setinfo")
+	set((*session).clientInfo, "client|info")
+	set((*session).clientList, "client|list")
+	set((*session).acceptFlag, "client|no-evict", "client|no-touch")
+
+	// Seen from a client, the proxy is one standalone master.
+	setAll((*session).clusterDisabled, "cluster")
+	set((*session).clusterDisabled, "readonly", "readwrite", "asking")
+	set((*session).info, "info")
+	set((*session).role, "role")
+
+	set((*session).multi, "multi")
+	set((*session).exec, "exec")
+	set((*session).discard, "discard")
+	set((*session).watch, "watch")
+	set((*session).unwatch, "unwatch")
+
+	set((*session).subscribe, "subscribe", "psubscribe")
+	set((*session).unsubscribe, "unsubscribe", "punsubscribe")
+	set((*session).publish, "publish", "spublish")
+
+	set((*session).eval, "eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro")
+	set((*session).scriptLoad, "script|load")
+	set((*session).scriptExists, "script|exists")
+	set((*session).scriptFlush, "script|flush")
+
+	if o.Cache.Cache != nil {
+		set((*session).hgetall, "hgetall")
+		set((*session).smembers, "smembers")
+	}
+
+	set((*session).notYet, "ssubscribe", "sunsubscribe", "monitor", "wait", "waitaof", "sync", "psync", "replconf",
+		"replicaof", "slaveof", "failover", "script|debug")
+	if o.Backend.Mode == cluster.Cluster {
+		set((*session).notYet, "scan", "migrate", "swapdb", "move", "shutdown")
+		setAll((*session).notYet, "pubsub")
+	}
+	if o.Backend.Mode == cluster.Embedded {
+		setAll((*session).command, "command")
+		setAll((*session).embeddedConfig, "config")
+	}
+	return hs
+}
+
+// errorf answers the present command with an error.
+func (s *session) errorf(format string, args ...any) { s.refuse(fmt.Sprintf(format, args...)) }
+
+func (s *session) notYet(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	where := ""
+	if s.loop.clusters {
+		where = " in front of a Redis Cluster"
+	}
+	s.errorf("ERR '%s' is not supported by cosky-proxy%s yet", cmd.Name, where)
+	return true
+}
+
+// answer replies with what f appends and counts the command.
+func (s *session) answer(cmd *command.Command, f func(b []byte) []byte) bool {
+	l := s.loop
+	l.out = f(l.out[:0])
+	l.stats.Commands[cmd.ID].Calls++
+	s.reply(l.out)
+	return true
+}
+
+func (s *session) ok(cmd *command.Command) bool {
+	s.loop.stats.Commands[cmd.ID].Calls++
+	s.reply(replyOK)
+	return true
+}
+
+var (
+	replyOK   = []byte("+OK\r\n")
+	replyPong = []byte("+PONG\r\n")
+)
+
+func (s *session) ping(cmd *command.Command, args [][]byte, _ []byte) bool {
+	switch {
+	case len(args) > 2:
+		s.refuse("ERR wrong number of arguments for 'ping' command")
+		return true
+	case s.subscriptions() > 0 && !s.resp3:
+		return s.answer(cmd, func(b []byte) []byte {
+			b = resp.AppendBulk(resp.AppendArray(b, 2), []byte("pong"))
+			if len(args) == 2 {
+				return resp.AppendBulk(b, args[1])
+			}
+			return resp.AppendBulk(b, nil)
+		})
+	case len(args) == 2:
+		return s.echo(cmd, args, nil)
+	}
+	s.loop.stats.Commands[cmd.ID].Calls++
+	s.reply(replyPong)
+	return true
+}
+
+func (s *session) echo(cmd *command.Command, args [][]byte, _ []byte) bool {
+	l := s.loop
+	l.stats.Commands[cmd.ID].Calls++
+	l.out = resp.AppendBulk(l.out[:0], args[1])
+	s.reply(l.out)
+	return true
+}
+
+func (s *session) quit(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	s.ok(cmd)
+	s.finishAndClose()
+	return true
+}
+
+// reset brings the connection back to its first state, as Redis' resetCommand does.
+func (s *session) reset(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	if s.drain() {
+		return false
+	}
+	s.loop.hub.leave(s)
+	s.unpin()
+	s.tx, s.resp3, s.db, s.name = nil, false, int32(s.loop.srv.opts.Backend.DB), ""
+	return s.answer(cmd, func(b []byte) []byte { return append(b, "+RESET\r\n"...) })
+}
+
+func (s *session) clusterDisabled(*command.Command, [][]byte, []byte) bool {
+	s.refuse("ERR This instance has cluster support disabled")
+	return true
+}
+
+func (s *session) role(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	return s.answer(cmd, func(b []byte) []byte {
+		b = resp.AppendBulk(resp.AppendArray(b, 3), []byte("master"))
+		return resp.AppendArray(resp.AppendInt(b, 0), 0)
+	})
+}

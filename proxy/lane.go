@@ -1,0 +1,540 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"cosky-proxy/nearcache/lease"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/resp"
+)
+
+// laneKind is what a backend connection is for.
+type laneKind uint8
+
+const (
+	laneShared laneKind = iota // multiplexed by all sessions of the loop
+	lanePin                    // leased to one session
+	laneFetch                  // reads for the near-cache; RESP3 with tracking where the backend can
+)
+
+// laneKey is the connection state that a lane has and a session needs.
+type laneKey struct {
+	db    int32
+	resp3 bool
+}
+
+// lane is one backend connection of one loop: a pipeline of requests whose
+// replies come back in the same order. It has no connection state beyond its
+// key, so requests of any session may share it.
+//
+// Life: dialling (requests collect in pending) → handshake (same) → ready →
+// closed. A retired lane takes no new requests and closes when the last reply
+// has arrived.
+type lane struct {
+	// static
+	loop *loop
+	node *node
+	key  laneKey
+	kind laneKind
+
+	// loop-owned
+	conn      *netloop.Conn // nil while dialling
+	pending   []byte        // requests queued before the connection is ready
+	inflight  fifo
+	scanner   resp.ReplyScanner
+	queued    uint64 // bytes of requests ever queued; position of the next request
+	preamble  uint64 // bytes of the handshake, which precede position 0 on the wire
+	lastRead  int64  // when the backend last sent something (mono): progress, for the timeout
+	handshake int    // handshake replies still to come
+	ready     bool
+	retired   bool
+	closed    bool
+	waiting   []*session // sessions that wait for room in the queue
+	owner     *session   // of a pin
+	leaving   bool       // a pin that goes back to its node when nothing is in flight
+	strayed   bool       // a pin whose connection state is not that of its key any more: of no use to others
+
+	// fetch lanes only
+	lease     *lease.Lease // alive while a round trip on this connection is recent enough
+	heartbeat bool         // a PING is under way
+}
+
+// open starts connecting in the background.
+func (n *node) open(key laneKey, kind laneKind) *lane {
+	l := n.loop
+	ln := &lane{loop: l, node: n, key: key, kind: kind, lastRead: l.now()}
+	n.stats.Connections++
+	n.opened[ln] = struct{}{}
+	go func(addr string) {
+		nc, err := dial(addr, l.srv.opts.Upstream.ConnectTimeout)
+		if !l.nl.Post(func() { ln.attach(nc, err) }) && nc != nil {
+			nc.Close()
+		}
+	}(n.addr)
+	return ln
+}
+
+// attach takes over the dialled connection and logs in.
+func (ln *lane) attach(nc net.Conn, err error) {
+	l, n := ln.loop, ln.node
+	if ln.closed {
+		if nc != nil {
+			nc.Close()
+		}
+		return
+	}
+	if err == nil {
+		n.stats.Connects++
+		ln.conn, err = l.nl.Attach(nc, ln)
+	}
+	if err != nil {
+		n.stats.ConnectErrors++
+		ln.fail(fmt.Sprintf("ERR cosky-proxy cannot reach backend %s: %v", n.addr, dialCause(err)))
+		n.unreachable(err)
+		return
+	}
+	n.reachable()
+	ln.lastRead = l.now()
+	ln.login()
+}
+
+// login sends the handshake; requests follow when its last reply is there, so
+// that no command can ever run before AUTH and SELECT did.
+func (ln *lane) login() {
+	b := &ln.loop.srv.opts.Backend
+	out := ln.conn.Out
+	before := len(out)
+	if ln.key.resp3 {
+		out, ln.handshake = resp.AppendCommand(out, hello(b)...), ln.handshake+1
+	} else if b.Password != "" {
+		out, ln.handshake = resp.AppendCommand(out, auth(b)...), ln.handshake+1
+	}
+	if ln.key.db != 0 {
+		out, ln.handshake = resp.AppendCommand(out, "SELECT", fmt.Sprint(ln.key.db)), ln.handshake+1
+	}
+	if ln.kind == laneFetch && ln.key.resp3 {
+		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "TRACKING", "ON"), ln.handshake+1
+	}
+	ln.preamble = uint64(len(out) - before)
+	ln.conn.Out = out
+	ln.conn.Dirty()
+	if ln.handshake == 0 {
+		ln.open()
+	}
+}
+
+func hello(b *Backend) []string {
+	if b.Password == "" {
+		return []string{"HELLO", "3"}
+	}
+	user := b.User
+	if user == "" {
+		user = "default"
+	}
+	return []string{"HELLO", "3", "AUTH", user, b.Password}
+}
+
+func auth(b *Backend) []string {
+	if b.User == "" {
+		return []string{"AUTH", b.Password}
+	}
+	return []string{"AUTH", b.User, b.Password}
+}
+
+// open lets the queued requests go.
+func (ln *lane) open() {
+	ln.ready = true
+	if len(ln.pending) > 0 {
+		ln.conn.Out = append(ln.conn.Begin(), ln.pending...)
+		ln.conn.Dirty()
+		ln.pending = nil
+	}
+	if ln.kind == laneFetch {
+		ln.startLease()
+	}
+}
+
+// send queues r, whose bytes are raw, behind everything sent on this lane.
+func (ln *lane) send(r *request, raw []byte) {
+	now := ln.loop.now()
+	r.lane, r.off, r.size, r.sentAt = ln, ln.queued, len(raw), now
+	if ln.inflight.len == 0 {
+		ln.lastRead = now
+	}
+	ln.inflight.push(r)
+	ln.queued += uint64(len(raw))
+	if !ln.ready {
+		ln.pending = append(ln.pending, raw...)
+		return
+	}
+	ln.conn.Out = append(ln.conn.Begin(), raw...)
+	ln.conn.Dirty()
+}
+
+// backlog is the number of queued bytes the backend has not taken yet.
+func (ln *lane) backlog() int {
+	if !ln.ready {
+		return len(ln.pending)
+	}
+	return ln.conn.Buffered()
+}
+
+func (ln *lane) full() bool { return ln.backlog() > ln.loop.srv.opts.Upstream.QueueLimit }
+
+// patience is the size up to which an incomplete reply is left in the input
+// buffer to arrive whole; longer ones are streamed.
+const patience = 32 << 10
+
+// OnData splits the backend's bytes into replies and hands each to its request.
+func (ln *lane) OnData(b []byte) int {
+	l := ln.loop
+	ln.lastRead = l.now()
+	pos := 0
+	for pos < len(b) && !ln.closed {
+		n, err := ln.take(b[pos:])
+		if err != nil {
+			ln.fail(fmt.Sprintf("ERR cosky-proxy got bytes from backend %s that are not RESP: %v", ln.node.addr, err))
+			break
+		}
+		if n == 0 {
+			break
+		}
+		pos += n
+	}
+	if ln.inflight.len == 0 && !ln.closed {
+		switch {
+		case ln.retired:
+			ln.fail("")
+		case ln.leaving:
+			ln.settlePin()
+		}
+	}
+	return pos
+}
+
+// take consumes one reply, or a piece of a long one, from the start of b. It
+// returns 0 when more bytes are needed.
+func (ln *lane) take(b []byte) (int, error) {
+	if ln.scanner.Started() {
+		n, done, err := ln.scanner.Scan(b)
+		if err == nil && n > 0 {
+			ln.piece(b[:n], done)
+		}
+		return n, err
+	}
+	n := resp.Len(b)
+	if n == 0 {
+		var sc resp.ReplyScanner
+		m, done, err := sc.Scan(b)
+		switch {
+		case err != nil:
+			return 0, err
+		case done:
+			n = m
+		case len(b) < patience:
+			return 0, nil
+		default:
+			ln.scanner = sc
+			ln.piece(b[:m], false)
+			return m, nil
+		}
+	}
+	ln.whole(b[:n])
+	return n, nil
+}
+
+// whole handles a complete reply or push.
+func (ln *lane) whole(b []byte) {
+	switch {
+	case b[0] == '>':
+		ln.push(b)
+	case ln.handshake > 0:
+		ln.handshaken(b)
+	case ln.inflight.head == nil:
+		ln.unexpected(b)
+	default:
+		ln.reply(ln.inflight.pop(), b)
+	}
+}
+
+// reply completes r with a reply that is entirely in memory.
+func (ln *lane) reply(r *request, reply []byte) {
+	l := ln.loop
+	r.lane, r.origin = nil, ln.node.addr
+	if reply[0] == '-' && !r.alone && l.intercept(ln, r, reply) {
+		return
+	}
+	l.account(ln.node, r, reply[0] == '-')
+	s := r.sess
+	switch {
+	case r.barrier && l.raise(r, ln.node, reply):
+	case r.sink != nil:
+		l.deliver(r, reply)
+	default:
+		l.finish(r, reply)
+	}
+	if s != nil && s.congested() {
+		ln.holdFor(s)
+	}
+}
+
+// piece handles a part of a reply that is too long to be collected first.
+func (ln *lane) piece(b []byte, done bool) {
+	l := ln.loop
+	r := ln.inflight.head
+	if r == nil || ln.handshake > 0 {
+		ln.fail(fmt.Sprintf("ERR cosky-proxy got a reply nobody asked for from backend %s", ln.node.addr))
+		return
+	}
+	if done {
+		ln.inflight.pop()
+		r.lane = nil
+		l.account(ln.node, r, false)
+	}
+	if r.sink != nil || r.barrier {
+		ln.collect(r, b, done)
+		return
+	}
+	s := r.sess
+	l.stream(r, b, done)
+	if s != nil && s.congested() {
+		ln.holdFor(s)
+	}
+}
+
+// collect gathers a long reply for its sink.
+func (ln *lane) collect(r *request, b []byte, done bool) {
+	if r.limit > 0 && len(r.buf)+len(b) > r.limit {
+		r.overrun = true
+		r.buf = r.buf[:0]
+	}
+	if !r.overrun {
+		r.buf = append(r.buf, b...)
+	}
+	if !done {
+		return
+	}
+	reply := r.buf
+	r.buf = nil
+	l := ln.loop
+	switch {
+	case r.barrier && l.raise(r, ln.node, reply):
+	case r.sink == nil:
+		l.finish(r, reply)
+	default:
+		l.deliver(r, reply)
+	}
+}
+
+// deliver hands the reply to r's sink.
+func (l *loop) deliver(r *request, reply []byte) {
+	l.settle(r)
+	sk := r.sink
+	r.sink = nil
+	sk.deliver(l, r, reply)
+}
+
+func (ln *lane) handshaken(reply []byte) {
+	if reply[0] == '-' {
+		line := string(reply[1 : len(reply)-2])
+		ln.fail("ERR cosky-proxy cannot log in to backend " + ln.node.addr + ": " + line)
+		ln.node.refused(line)
+		return
+	}
+	ln.handshake--
+	if ln.handshake == 0 {
+		ln.open()
+	}
+}
+
+// unexpected handles bytes that no request waits for: typically the reason why
+// the backend is about to close the connection.
+func (ln *lane) unexpected(reply []byte) {
+	if reply[0] == '-' {
+		ln.fail("ERR cosky-proxy was refused by backend " + ln.node.addr + ": " + string(reply[1:len(reply)-2]))
+		return
+	}
+	ln.fail("ERR cosky-proxy got a reply nobody asked for from backend " + ln.node.addr)
+}
+
+// OnFlushed wakes the sessions that waited for room.
+func (ln *lane) OnFlushed() {
+	if len(ln.waiting) == 0 || ln.full() {
+		return
+	}
+	waiting := ln.waiting
+	ln.waiting = nil
+	for _, s := range waiting {
+		s.resume()
+	}
+}
+
+// OnEOF closes: a backend never half-closes a healthy connection.
+func (ln *lane) OnEOF() { ln.conn.Close() }
+
+// OnClose decides the fate of everything in flight.
+func (ln *lane) OnClose(err error) {
+	if ln.closed {
+		return
+	}
+	if err == nil {
+		err = errors.New("closed by the backend")
+	}
+	ln.node.stats.ConnectionsLost++
+	ln.lost(fmt.Sprintf("ERR cosky-proxy lost its connection to backend %s before the reply came (%v): the command may or may not have been executed", ln.node.addr, err), true)
+}
+
+// fail closes the lane on purpose; line answers what is in flight.
+func (ln *lane) fail(line string) {
+	if ln.closed {
+		return
+	}
+	ln.lost(line, false)
+}
+
+// lost ends the lane. What was never sent moves to a fresh lane when the
+// connection broke under it; everything else is answered with line.
+func (ln *lane) lost(line string, rehome bool) {
+	l, n := ln.loop, ln.node
+	ln.closed = true
+	n.forget(ln)
+	if ln.lease != nil {
+		ln.lease.Revoke()
+	}
+	unsentFrom, unsent := ln.unsent()
+	if ln.conn != nil {
+		n.goneIn += ln.conn.Received()
+		n.goneOut += ln.conn.Sent()
+		ln.conn.Close()
+	}
+	queue := ln.inflight
+	ln.inflight = fifo{}
+	if queue.len > 0 {
+		l.laneEpoch++
+	}
+	for queue.head != nil {
+		r := queue.pop()
+		r.lane = nil
+		if rehome && ln.kind == laneShared && !r.alone && r.off >= unsentFrom && r.state == replyWaiting && l.rehome(r, n, unsent[r.off-unsentFrom:][:r.size]) {
+			continue
+		}
+		l.abort(r, line)
+	}
+	ln.abandon()
+}
+
+// abandon releases what waited for the lane itself.
+func (ln *lane) abandon() {
+	waiting := ln.waiting
+	ln.waiting = nil
+	for _, s := range waiting {
+		s.resume()
+	}
+	if ln.owner != nil {
+		ln.owner.unpinned(ln)
+	}
+}
+
+// unsent returns the queued bytes that the kernel never took, and the position
+// of the first of them.
+func (ln *lane) unsent() (from uint64, b []byte) {
+	if !ln.ready {
+		return ln.queued - uint64(len(ln.pending)), append([]byte(nil), ln.pending...)
+	}
+	b = append([]byte(nil), ln.conn.Unsent()...)
+	return ln.queued - uint64(len(b)), b
+}
+
+// abort answers r with an error of the proxy's own.
+func (l *loop) abort(r *request, line string) {
+	if line == "" {
+		line = "ERR cosky-proxy closed a backend connection"
+	}
+	if r.state == replyPartial {
+		l.cut(r)
+		return
+	}
+	reply := append(append([]byte{'-'}, line...), '\r', '\n')
+	if r.sink != nil {
+		l.deliver(r, reply)
+		return
+	}
+	r.barrier = false
+	l.finish(r, reply)
+}
+
+// cut ends a session whose reply broke off in the middle: no error can be put
+// inside a bulk string, so closing is the only honest answer.
+func (l *loop) cut(r *request) {
+	s := r.sess
+	if s == nil {
+		l.settle(r)
+		l.release(r)
+		return
+	}
+	r.state = replyReady
+	s.close("reply broke off: backend connection lost")
+}
+
+// timedOut reports whether the backend owes a reply and has sent nothing for
+// the configured time.
+func (ln *lane) timedOut(now int64) bool {
+	if ln.conn != nil && ln.conn.ReadPaused() {
+		return false
+	}
+	if ln.kind == lanePin && ln.owner != nil && ln.owner.patient {
+		return false
+	}
+	if ln.inflight.len == 0 && ln.ready {
+		return false
+	}
+	return now-ln.lastRead > int64(ln.loop.srv.opts.Upstream.Timeout)
+}
+
+// holdFor stops reading a lane whose head client does not take its replies. A
+// shared lane is retired, so that later requests are not held up, and the client
+// gets stall_timeout to catch up as long as others wait behind it; on a pin only
+// the client itself waits.
+func (ln *lane) holdFor(s *session) {
+	if ln.closed || ln.conn.ReadPaused() {
+		return
+	}
+	ln.conn.PauseRead()
+	s.holding = append(s.holding, ln)
+	if ln.kind == lanePin {
+		return
+	}
+	ln.node.retire(ln)
+	ln.watch(s)
+}
+
+// watch cuts s off when it holds others up and has not taken a full output
+// buffer within stall_timeout.
+func (ln *lane) watch(s *session) {
+	l := ln.loop
+	sent := s.conn.Sent()
+	l.nl.AfterFunc(l.srv.opts.Clients.StallTimeout, func() {
+		if s.closed || ln.closed || !s.holds(ln) {
+			return
+		}
+		if ln.serves(s) || s.conn.Sent()-sent >= uint64(l.srv.opts.Clients.OutputLimit) {
+			ln.watch(s)
+			return
+		}
+		l.stats.Cut++
+		l.srv.log.Warn("client cut off: it does not read its replies and holds up others", "client", s.addr, "unread_bytes", s.backlog(), "limit", "clients.stall_timeout")
+		s.close("does not read its replies and holds up other clients")
+	})
+}
+
+// serves reports whether every request in flight belongs to s or to nobody.
+func (ln *lane) serves(s *session) bool {
+	for r := ln.inflight.head; r != nil; r = r.laneNext {
+		if r.sess != s && (r.sess != nil || r.sink != nil) {
+			return false
+		}
+	}
+	return true
+}

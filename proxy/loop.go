@@ -1,0 +1,315 @@
+package proxy
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/lua"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/proxy/stats"
+	"cosky-proxy/router/command"
+)
+
+// loop is one event loop with everything it owns: its clients, its backend
+// connections, its buffers. No other goroutine touches any of it; what comes
+// from outside arrives through nl.Post.
+type loop struct {
+	// static
+	id       int
+	srv      *Server
+	nl       *netloop.Loop
+	clusters bool // the backend is a Redis Cluster: keys have owners, replies may redirect
+	cache    *nearcache.Cache
+
+	// loop-owned
+	topo      *cluster.Topology
+	shards    []*node // by shard index of topo
+	nodes     map[string]*node
+	sessions  map[*session]struct{}
+	laneEpoch uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
+	pins      int
+	draining  bool
+	limit     int          // bytes one client may leave unread, see tick
+	load      atomic.Int64 // clients placed here, for the acceptors
+	stats     *stats.Loop
+	goneIn    uint64 // bytes of clients that have left
+	goneOut   uint64
+
+	// scratch, valid within one callback
+	req     resp.Request // the request being dispatched
+	own     resp.Request // a stored request being looked at again
+	enc     []byte       // a request in the form it is sent in
+	out     []byte       // a reply being composed
+	keys    []int
+	free    *request
+	freeLen int
+
+	// near-cache
+	reader       *nearcache.Reader
+	fetches      map[fetchKey]*fetch
+	effect       effectScratch
+	scriptEffect lua.Effect
+
+	scripts scriptView
+	hub     hub
+}
+
+func newLoop(srv *Server, id int) (*loop, error) {
+	nl, err := netloop.New(netloop.Options{Transport: srv.opts.Transport, Logger: srv.log})
+	if err != nil {
+		return nil, fmt.Errorf("cannot create event loop: %w", err)
+	}
+	l := &loop{
+		id: id, srv: srv, nl: nl,
+		clusters: srv.opts.Backend.Mode == cluster.Cluster,
+		cache:    srv.opts.Cache.Cache,
+		nodes:    make(map[string]*node),
+		sessions: make(map[*session]struct{}),
+		fetches:  make(map[fetchKey]*fetch),
+		stats:    stats.NewLoop(command.Count()),
+	}
+	l.limit = srv.opts.Clients.OutputLimit
+	l.scripts.shared = srv.scripts
+	l.hub.init(l)
+	if l.cache != nil {
+		l.reader = l.cache.NewReader()
+	}
+	return l, nil
+}
+
+func (l *loop) now() int64 { return l.nl.Now() }
+
+// tickInterval is how often a loop looks after what no event announces.
+const tickInterval = 100 * time.Millisecond
+
+func (l *loop) start() {
+	l.adopt(l.srv.opts.Topology.Current())
+	l.nl.AfterFunc(tickInterval, l.tick)
+}
+
+func (l *loop) tick() {
+	now := l.now()
+	for _, n := range l.nodes {
+		for ln := range n.opened {
+			if ln.timedOut(now) {
+				l.stats.Timeouts++
+				ln.fail(fmt.Sprintf("ERR cosky-proxy timed out after %s waiting for backend %s: the command may or may not have been executed", l.srv.opts.Upstream.Timeout, n.addr))
+				l.srv.opts.Topology.Refresh("timeout on " + n.addr)
+			}
+		}
+	}
+	if l.reader != nil {
+		l.reader.Tick(now)
+	}
+	for addr, n := range l.nodes {
+		if n.info == nil && len(n.opened) == 0 {
+			delete(l.nodes, addr)
+			l.stats.Forget(addr)
+		}
+	}
+	l.budget()
+	l.reapIdle(now)
+	l.hub.tick(now)
+	l.nl.AfterFunc(tickInterval, l.tick)
+}
+
+func (l *loop) reapIdle(now int64) {
+	idle := int64(l.srv.opts.Clients.IdleTimeout)
+	if idle == 0 {
+		return
+	}
+	for s := range l.sessions {
+		if s.head == nil && s.subscriptions() == 0 && now-s.lastSeen > idle {
+			s.close("idle")
+		}
+	}
+}
+
+// adopt makes t the loop's topology. Requests in flight keep their lanes; those
+// of a node that owns nothing any more drain and close.
+func (l *loop) adopt(t *cluster.Topology) {
+	if l.topo != nil && t.Version <= l.topo.Version {
+		return
+	}
+	first := l.topo == nil
+	l.topo = t
+	l.shards = l.shards[:0]
+	wanted := make(map[string]bool, len(t.Shards))
+	for i := range t.Shards {
+		n := l.node(t.Shards[i].Primary.Addr)
+		n.info = t.Shards[i].Primary
+		wanted[n.addr] = true
+		l.shards = append(l.shards, n)
+	}
+	for addr, n := range l.nodes {
+		if !wanted[addr] {
+			n.dismiss()
+		}
+	}
+	if !first {
+		l.laneEpoch++
+		l.hub.moved()
+	}
+}
+
+// minOutputLimit is what every client may leave unread however tight memory is.
+const minOutputLimit = 16 << 10
+
+// budget keeps what all clients of the loop have not read within its share of
+// buffer_memory, by giving each of them less while it is exceeded.
+func (l *loop) budget() {
+	total := 0
+	for s := range l.sessions {
+		total += s.backlog()
+		if s.wait == waitOutput || len(s.holding) > 0 {
+			s.OnFlushed() // the limit may have changed since the last flush
+		}
+	}
+	o := &l.srv.opts.Clients
+	switch share := int(o.BufferMemory) / len(l.srv.loops); {
+	case total > share:
+		l.limit = max(l.limit/2, minOutputLimit)
+	case total < share/2:
+		l.limit = min(2*l.limit, o.OutputLimit)
+	}
+}
+
+// dismiss lets a node go that owns nothing any more; tick removes it when its
+// last connection has closed.
+func (n *node) dismiss() {
+	n.info = nil
+	for ln := range n.opened {
+		switch {
+		case ln.kind == laneFetch, ln.inflight.len == 0 && ln.owner == nil:
+			ln.fail("")
+		case ln.kind == laneShared:
+			n.retire(ln)
+		}
+	}
+}
+
+// Error lines of routing, in Redis' words.
+const (
+	errCrossSlot = "CROSSSLOT Keys in request don't hash to the same slot"
+	errUnbound   = "CLUSTERDOWN Hash slot not served"
+)
+
+// owner is the node that serves slot, or an error line.
+func (l *loop) owner(slot uint16) (*node, string) {
+	if !l.clusters {
+		if len(l.shards) == 0 {
+			return nil, "ERR cosky-proxy knows no master to send this to"
+		}
+		return l.shards[0], ""
+	}
+	i := l.topo.ShardOf(slot)
+	if i < 0 {
+		return nil, errUnbound
+	}
+	return l.shards[i], ""
+}
+
+// settle ends r's effects on the near-cache: outdated entries are void before
+// anyone can see the reply.
+func (l *loop) settle(r *request) {
+	if r.ordered {
+		r.ordered = false
+		if r.sess != nil {
+			r.sess.everyKey--
+		}
+	}
+	if len(r.touches) == 0 {
+		return
+	}
+	for _, t := range r.touches {
+		if t.write {
+			l.cache.End(t.stripe)
+		} else {
+			l.cache.Bump(t.stripe)
+		}
+		if r.sess != nil {
+			r.sess.untouch(t.stripe)
+		}
+	}
+	r.touches = r.touches[:0]
+}
+
+// account counts a reply from n.
+func (l *loop) account(n *node, r *request, failed bool) {
+	took := l.now() - r.sentAt
+	n.stats.Calls++
+	n.stats.Latency.Observe(took)
+	if failed {
+		n.stats.Errors++
+	}
+	if r.cmd == nil {
+		return
+	}
+	c := &l.stats.Commands[r.cmd.ID]
+	c.Calls++
+	c.Latency.Observe(took)
+	if failed {
+		c.Errors++
+	}
+}
+
+// rehome sends a request that never left the proxy on a fresh lane.
+func (l *loop) rehome(r *request, n *node, raw []byte) bool {
+	if r.sess == nil && r.sink == nil {
+		return false
+	}
+	return l.again(r, n, raw)
+}
+
+// again sends r to the present owner of its keys (or to n when it has none).
+// False: it has been tried often enough, or there is no way.
+func (l *loop) again(r *request, n *node, raw []byte) bool {
+	if int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
+		return false
+	}
+	r.retries++
+	if r.keyed {
+		if o, cause := l.owner(r.slot); cause == "" {
+			n = o
+		}
+	}
+	ln, cause := n.lane(laneKey{r.db, r.resp3})
+	if cause != "" {
+		return false
+	}
+	ln.send(r, raw)
+	return true
+}
+
+// snapshot copies the loop's counters; it runs on the loop.
+func (l *loop) snapshot() stats.Snapshot {
+	c := &l.stats.Counters
+	c.Clients, c.Subscribers, c.BufferBytes = int64(len(l.sessions)), 0, 0
+	c.BytesIn, c.BytesOut = l.goneIn, l.goneOut
+	for s := range l.sessions {
+		c.BytesIn += s.conn.Received()
+		c.BytesOut += s.conn.Sent()
+		c.BufferBytes += int64(s.backlog())
+		if s.subscriptions() > 0 {
+			c.Subscribers++
+		}
+	}
+	c.Lanes, c.Pins = 0, int64(l.pins)
+	for _, n := range l.nodes {
+		n.stats.BytesIn, n.stats.BytesOut = n.goneIn, n.goneOut
+		for ln := range n.opened {
+			if ln.kind != lanePin {
+				c.Lanes++
+			}
+			if ln.conn != nil {
+				n.stats.BytesIn += ln.conn.Received()
+				n.stats.BytesOut += ln.conn.Sent()
+			}
+		}
+	}
+	return l.stats.Snapshot()
+}

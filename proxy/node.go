@@ -1,0 +1,230 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/proxy/mono"
+	"cosky-proxy/proxy/stats"
+)
+
+// node is one Redis server as one loop sees it: its lanes and its health. All of
+// it is owned by the loop.
+type node struct {
+	loop *loop
+	addr string
+	info *cluster.Node // newest topology's view; nil for a redirect target not in it yet
+
+	shared  map[laneKey]*lane // lanes that take new requests
+	plain   [2]*lane          // shared[{0, false}] and shared[{0, true}], without the map
+	fetch   map[int32]*lane   // by database
+	idle    map[laneKey][]*lane
+	opened  map[*lane]struct{} // every lane that is not closed, retired ones and pins included
+	stats   *stats.Node
+	goneIn  uint64 // bytes of connections that have closed
+	goneOut uint64
+	retryAt int64 // do not dial before (mono); 0: healthy
+	backoff time.Duration
+	cause   string // why the node is being avoided, as an error line
+}
+
+func (l *loop) node(addr string) *node {
+	n := l.nodes[addr]
+	if n == nil {
+		n = &node{
+			loop: l, addr: addr,
+			shared: make(map[laneKey]*lane), fetch: make(map[int32]*lane),
+			idle: make(map[laneKey][]*lane), opened: make(map[*lane]struct{}),
+			stats: l.stats.Node(addr),
+		}
+		l.nodes[addr] = n
+	}
+	return n
+}
+
+// lane returns the shared lane for key, opening it when there is none. cause is
+// an error line when the node is known to be out of reach at the moment.
+func (n *node) lane(key laneKey) (ln *lane, cause string) {
+	if key.db == 0 {
+		ln = n.plain[index(key.resp3)]
+	} else {
+		ln = n.shared[key]
+	}
+	if ln != nil {
+		return ln, ""
+	}
+	if n.avoided() {
+		return nil, n.cause
+	}
+	ln = n.open(key, laneShared)
+	n.shared[key] = ln
+	if key.db == 0 {
+		n.plain[index(key.resp3)] = ln
+	}
+	return ln, ""
+}
+
+func index(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// avoided reports whether the node refused so recently that dialling it again
+// would only cost time.
+func (n *node) avoided() bool { return n.retryAt != 0 && n.loop.now() < n.retryAt }
+
+// unreachable notes a failed dial and backs off with jitter.
+func (n *node) unreachable(err error) {
+	o := &n.loop.srv.opts.Upstream
+	if n.retryAt == 0 {
+		n.backoff = o.BackoffMin
+		n.loop.srv.log.Warn("backend unreachable", "node", n.addr, "error", dialCause(err).Error())
+	}
+	n.cause = fmt.Sprintf("ERR cosky-proxy cannot reach backend %s: %v", n.addr, dialCause(err))
+	n.retryAt = mono.Now() + int64(n.backoff/2) + rand.Int64N(int64(n.backoff)+1)
+	n.backoff = min(2*n.backoff, o.BackoffMax)
+	n.loop.srv.opts.Topology.Refresh("cannot reach " + n.addr)
+}
+
+// refused notes a failed login: nothing but a changed configuration helps, so
+// clients are told at once while it is tried again now and then.
+func (n *node) refused(reason string) {
+	if strings.Contains(reason, "DB index is out of range") {
+		return
+	}
+	o := &n.loop.srv.opts.Upstream
+	if n.retryAt == 0 {
+		n.backoff = o.BackoffMin
+		n.loop.srv.log.Error("backend refuses the proxy's login", "node", n.addr, "reply", reason)
+	}
+	n.cause = "ERR cosky-proxy cannot log in to backend " + n.addr + ": " + reason
+	n.retryAt = mono.Now() + int64(n.backoff)
+	n.backoff = min(2*n.backoff, o.BackoffMax)
+}
+
+func (n *node) reachable() {
+	if n.retryAt != 0 {
+		n.loop.srv.log.Info("backend reachable again", "node", n.addr)
+	}
+	n.retryAt, n.backoff, n.cause = 0, 0, ""
+}
+
+// retire takes a shared lane out of service; it closes when it has drained.
+func (n *node) retire(ln *lane) {
+	if ln.retired {
+		return
+	}
+	ln.retired = true
+	n.unlist(ln)
+	if ln.inflight.len > 0 {
+		n.loop.laneEpoch++
+	}
+}
+
+func (n *node) unlist(ln *lane) {
+	if n.shared[ln.key] == ln {
+		delete(n.shared, ln.key)
+		if ln.key.db == 0 {
+			n.plain[index(ln.key.resp3)] = nil
+		}
+	}
+	if n.fetch[ln.key.db] == ln {
+		delete(n.fetch, ln.key.db)
+	}
+}
+
+// forget removes a closed lane everywhere.
+func (n *node) forget(ln *lane) {
+	n.unlist(ln)
+	delete(n.opened, ln)
+	n.stats.Connections--
+	if ln.kind == lanePin {
+		n.loop.pins--
+		n.dropIdle(ln)
+	}
+	if ln.kind == laneFetch {
+		n.loop.srv.fetchLanes.Add(-1)
+	}
+}
+
+func (n *node) dropIdle(ln *lane) {
+	idle := n.idle[ln.key]
+	for i, o := range idle {
+		if o == ln {
+			n.idle[ln.key] = append(idle[:i], idle[i+1:]...)
+			return
+		}
+	}
+}
+
+// pin leases a private connection to s.
+func (n *node) pin(s *session, key laneKey) (ln *lane, cause string) {
+	if idle := n.idle[key]; len(idle) > 0 {
+		ln = idle[len(idle)-1]
+		n.idle[key] = idle[:len(idle)-1]
+		ln.owner = s
+		return ln, ""
+	}
+	if n.avoided() {
+		return nil, n.cause
+	}
+	l := n.loop
+	if l.pins >= l.srv.opts.Upstream.MaxPins {
+		l.stats.PinsRefused++
+		return nil, fmt.Sprintf("ERR cosky-proxy has no private backend connection left: all %d (upstream.max_pins) are in use", l.srv.opts.Upstream.MaxPins)
+	}
+	l.pins++
+	ln = n.open(key, lanePin)
+	ln.owner = s
+	return ln, ""
+}
+
+// maxIdlePins is how many unused private connections a node keeps per lane key.
+const maxIdlePins = 8
+
+// unpin takes a private connection back. Only one that holds no state and owes
+// no reply may serve another session.
+func (n *node) unpin(ln *lane) {
+	ln.owner = nil
+	if ln.closed {
+		return
+	}
+	if ln.strayed || ln.inflight.len > 0 || !ln.ready || ln.scanner.Started() || len(n.idle[ln.key]) >= maxIdlePins {
+		ln.fail("")
+		return
+	}
+	n.idle[ln.key] = append(n.idle[ln.key], ln)
+}
+
+// dial connects to "host:port" or "unix:/path".
+func dial(addr string, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return d.DialContext(ctx, "unix", path)
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// dialCause is what an operator can act on of a dial error.
+func dialCause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Err
+	}
+	return err
+}

@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"log/slog"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/resp"
+)
+
+// Backend says what stands behind the proxy and how to log in there.
+type Backend struct {
+	Mode     cluster.Mode
+	User     string // empty: AUTH with the password alone
+	Password string // empty: no authentication
+	DB       int    // database that a client starts in; 0 on a cluster
+	Tracking bool   // the server offers RESP3 and CLIENT TRACKING
+	Version  string // redis_version, as HELLO reports it
+}
+
+// Topology is the control plane as the proxy needs it. Both methods may be
+// called from any goroutine and never block.
+type Topology interface {
+	// Current is the newest snapshot.
+	Current() *cluster.Topology
+	// Refresh asks for a new snapshot soon; reason goes to the log.
+	Refresh(reason string)
+}
+
+// Invalidation names the sources that keep cached values coherent.
+type Invalidation string
+
+// The values of nearcache.invalidation.
+const (
+	InvalidationAuto     Invalidation = "auto"     // tracking when the backend offers it, else Pub/Sub
+	InvalidationPubSub   Invalidation = "pubsub"   // CoSky's events only
+	InvalidationTracking Invalidation = "tracking" // client tracking only
+	InvalidationBoth     Invalidation = "both"     // an entry needs both streams alive
+	InvalidationOff      Invalidation = "off"      // no near-cache
+)
+
+// Options configure a Server. Zero values are not defaults: the configuration
+// package owns those.
+type Options struct {
+	Listen       []string          // "host:port" or "unix:/path"
+	Loops        int               // event loops; a client lives on one for life
+	Transport    netloop.Transport // how sockets are driven
+	DrainTimeout time.Duration     // how long a graceful stop waits for replies in flight
+	Backend      Backend
+	Topology     Topology
+	Logger       *slog.Logger
+	Clients      ClientOptions
+	Upstream     UpstreamOptions
+	Protocol     resp.Limits
+	Cache        CacheOptions
+	Scripts      ScriptOptions
+}
+
+// ClientOptions bound what one client, and all of them together, may occupy.
+type ClientOptions struct {
+	Max             int           // connections; further ones get Redis' error and are closed
+	OutputLimit     int           // bytes of unread replies above which a client's requests are not read on
+	StallTimeout    time.Duration // how long a client that does not read may hold up a shared lane
+	SubscriberLimit int           // bytes of unread messages above which a subscriber is cut off
+	MaxInFlight     int           // pipelined commands of one client that wait for replies
+	RequestBuffer   int           // bytes; a larger request streams through a private connection
+	MaxRequest      int           // bytes of a request that has to be held whole
+	IdleTimeout     time.Duration // 0: never
+	Keepalive       time.Duration // TCP keepalive idle time; 0: off
+	BufferMemory    int64         // bytes of all clients' buffers together
+}
+
+// UpstreamOptions govern connections to the backend.
+type UpstreamOptions struct {
+	ConnectTimeout time.Duration
+	Timeout        time.Duration // an ordinary command's reply must make progress within this
+	MaxPins        int           // private connections per loop
+	QueueLimit     int           // bytes queued on one lane above which its clients wait
+	MaxRedirects   int           // MOVED, ASK and retries of one command
+	BackoffMin     time.Duration // between attempts to reach a node that refuses
+	BackoffMax     time.Duration
+}
+
+// CacheOptions govern the near-cache. Cache is nil when it is off.
+type CacheOptions struct {
+	Invalidation Invalidation
+	Cache        *nearcache.Cache
+	MaxStaleness time.Duration // bound of P4: a lease not renewed for this long is dead
+	TTL          time.Duration // no entry lives longer
+	PubSubTTL    time.Duration // nor longer than this when Pub/Sub alone covers it
+	MaxEntry     int           // bytes of a reply that is still cached
+}
+
+// ScriptOptions bound the memory of scripts that passed by, kept to heal NOSCRIPT.
+type ScriptOptions struct {
+	MaxCount int
+	MaxBytes int64
+}

@@ -1,0 +1,184 @@
+package proxy
+
+import (
+	"cosky-proxy/nearcache"
+	"cosky-proxy/router/command"
+)
+
+// replyState is how far the reply of a request has come.
+type replyState uint8
+
+const (
+	replyWaiting replyState = iota // nothing yet
+	replyPartial                   // its beginning has arrived and is being streamed
+	replyReady                     // complete, held in buf until its turn
+)
+
+// request is one command on its way: a place in its client's reply queue and,
+// while it is in flight, a place in its lane's queue. Requests are pooled per
+// loop and never leave it.
+//
+// Ownership: a request belongs to its session's FIFO until its reply has been
+// written, and to its lane's FIFO until the reply has arrived. When the client
+// goes first, sess becomes nil and the lane's side releases it; requests of the
+// proxy itself (fetches, heartbeats, handshakes) never have a session.
+type request struct {
+	sess     *session         // whose reply this is; nil: nobody's any more
+	next     *request         // session FIFO
+	laneNext *request         // lane FIFO, waiters of a fetch, or the loop's free list
+	lane     *lane            // where it is in flight
+	cmd      *command.Command // nil for the proxy's own requests
+	sink     sink             // takes the whole reply instead of the client; nil: the bytes go to the client as they come
+	buf      []byte           // reply bytes held until their turn, or collected for the sink
+	raw      []byte           // the request itself, kept while it may have to be sent again
+	touches  []touch          // what it does to the near-cache
+	off      uint64           // position of its first byte in the lane's stream
+	size     int              // its length there
+	sentAt   int64            // when it was queued on a lane (mono)
+	deadline int64            // when retrying ends (mono); 0: not retried yet
+	limit    int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set
+	index    int32            // meaning belongs to the sink: position among a scatter's children, phase of a fetch
+	slot     uint16           // hash slot of its keys
+	retries  uint8            // redirects and repeats so far
+	state    replyState
+	origin   string // address of the node whose reply is being delivered
+	alone    bool   // part of a block or of a pin's state: never sent again by itself
+	private  bool   // belongs on a pin
+	ordered  bool   // counted in its session's everyKey although no stripe says so
+	keyed    bool   // slot is meaningful: redirects and repeats find the owner by it
+	barrier  bool   // its effects are not known: wait for the invalidation streams before answering
+	overrun  bool
+	resp3    bool
+	db       int32
+}
+
+// sink consumes the complete reply of a request. It runs on the loop; reply dies
+// when it returns. The request has left its lane and its effects are settled;
+// the sink finishes or releases it.
+type sink interface {
+	deliver(l *loop, r *request, reply []byte)
+}
+
+// touch is one near-cache stripe that a request concerns.
+type touch struct {
+	stripe nearcache.Stripe
+	write  bool // a write in flight; otherwise the reply may reveal the key's state
+}
+
+// maxKept bounds the capacity of buffers that a pooled request keeps.
+const maxKept = 4 << 10
+
+func (l *loop) newRequest(s *session, cmd *command.Command) *request {
+	r := l.free
+	if r == nil {
+		r = new(request)
+	} else {
+		l.free = r.laneNext
+		l.freeLen--
+	}
+	r.laneNext = nil
+	r.sess, r.cmd = s, cmd
+	if s != nil {
+		r.resp3, r.db = s.resp3, s.db
+	}
+	return r
+}
+
+// release returns r to the pool. Nobody may hold it any more.
+func (l *loop) release(r *request) {
+	if len(r.touches) != 0 {
+		panic("BUG: request released with unsettled effects")
+	}
+	buf, raw, touches := r.buf, r.raw, r.touches
+	if cap(buf) > maxKept {
+		buf = nil
+	}
+	if cap(raw) > maxKept {
+		raw = nil
+	}
+	*r = request{buf: buf[:0], raw: raw[:0], touches: touches[:0]}
+	if l.freeLen >= maxFreeRequests {
+		return
+	}
+	r.laneNext = l.free
+	l.free = r
+	l.freeLen++
+}
+
+// maxFreeRequests bounds the pool: what a burst needed is given back.
+const maxFreeRequests = 8192
+
+// fifo is an intrusive queue of requests linked by laneNext.
+type fifo struct {
+	head, tail *request
+	len        int
+}
+
+func (q *fifo) push(r *request) {
+	r.laneNext = nil
+	if q.tail == nil {
+		q.head = r
+	} else {
+		q.tail.laneNext = r
+	}
+	q.tail = r
+	q.len++
+}
+
+func (q *fifo) pop() *request {
+	r := q.head
+	q.head = r.laneNext
+	if q.head == nil {
+		q.tail = nil
+	}
+	r.laneNext = nil
+	q.len--
+	return r
+}
+
+// finish answers r with a complete reply: its effects are settled first, so that
+// no client can see the reply while a value it outdates is still served.
+func (l *loop) finish(r *request, reply []byte) {
+	l.settle(r)
+	s := r.sess
+	if s == nil {
+		l.release(r)
+		return
+	}
+	if r != s.head {
+		r.buf = append(r.buf[:0], reply...)
+		r.state = replyReady
+		s.hold(len(reply))
+		return
+	}
+	s.write(reply)
+	s.advance()
+}
+
+// stream passes on the next piece of r's reply; done marks the last one.
+func (l *loop) stream(r *request, piece []byte, done bool) {
+	if r.state == replyWaiting {
+		l.settle(r)
+		r.state = replyPartial
+	}
+	s := r.sess
+	switch {
+	case s == nil:
+		if done {
+			l.release(r)
+		}
+	case r == s.head:
+		s.write(piece)
+		if done {
+			s.advance()
+		} else {
+			s.midReply = true
+		}
+	default:
+		r.buf = append(r.buf, piece...)
+		s.hold(len(piece))
+		if done {
+			r.state = replyReady
+		}
+	}
+}

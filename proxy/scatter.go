@@ -1,0 +1,171 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+
+	"cosky-proxy/cluster/slot"
+	"cosky-proxy/router"
+	"cosky-proxy/router/command"
+)
+
+// scatter is one command that several shards execute parts of. Its parent is the
+// place in the client's reply queue; the children travel on lanes and come back
+// here in any order.
+type scatter struct {
+	parent  *request
+	merge   router.Merge
+	shares  []router.Share // which arguments each child got; nil: every child got all
+	replies [][]byte       // by child
+	missing int            // children that have not answered
+	size    int            // bytes of the replies so far
+	after   func(l *loop, ok bool, reply []byte) []byte
+}
+
+// scatterKeys splits a multi-key command by slot.
+func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) bool {
+	l := s.loop
+	shares := router.Split(args, step, slot.Of)
+	e := l.effect.reset()
+	for _, k := range l.keys {
+		l.concern(e, args[k], cmd.Flags&command.Write != 0)
+	}
+	if s.fetching > 0 && !e.none() {
+		return !s.drain()
+	}
+	lanes, wait := s.lanesFor(len(shares), func(i int) target { return target{shares[i].Slot, true} })
+	if lanes == nil {
+		return !wait
+	}
+	sc := s.open(cmd, router.MergeFor(cmd), len(shares), e)
+	sc.shares = shares
+	for i := range shares {
+		l.enc = router.AppendShare(l.enc[:0], args, step, &shares[i])
+		sc.launch(l, lanes[i], i, l.enc, target{shares[i].Slot, true})
+	}
+	return true
+}
+
+// scatterAll sends a command to every shard.
+func (s *session) scatterAll(cmd *command.Command, args [][]byte, raw []byte, e *effectScratch) bool {
+	merge := router.MergeFor(cmd)
+	if merge == nil {
+		s.refuse(unsupportedOnCluster(cmd))
+		return true
+	}
+	_, ok := s.broadcast(cmd, merge, raw, e)
+	return ok
+}
+
+// broadcast sends raw to every shard; sc is nil when the command was refused or
+// has to wait (ok false).
+func (s *session) broadcast(cmd *command.Command, merge router.Merge, raw []byte, e *effectScratch) (sc *scatter, ok bool) {
+	l := s.loop
+	if s.fetching > 0 && !e.none() {
+		return nil, !s.drain()
+	}
+	targets := l.everyShard()
+	lanes, wait := s.lanesFor(len(targets), func(i int) target { return targets[i] })
+	if lanes == nil {
+		return nil, !wait
+	}
+	sc = s.open(cmd, merge, len(lanes), e)
+	for i, ln := range lanes {
+		sc.launch(l, ln, i, raw, targets[i])
+	}
+	return sc, true
+}
+
+// everyShard has one target per shard: any slot it owns.
+func (l *loop) everyShard() []target {
+	if !l.clusters {
+		return []target{{}}
+	}
+	seen := make([]bool, len(l.shards))
+	var ts []target
+	for sl := range uint16(slot.Count) {
+		if i := l.topo.ShardOf(sl); i >= 0 && !seen[i] {
+			seen[i] = true
+			ts = append(ts, target{slot: sl})
+		}
+	}
+	return ts
+}
+
+// lanesFor finds the lanes of n targets. Nil: the command was refused, or, when
+// wait is true, has to wait for room.
+func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool) {
+	l := s.loop
+	lanes = make([]*lane, 0, n)
+	for i := range n {
+		nd, cause := l.owner(at(i).slot)
+		var ln *lane
+		if cause == "" {
+			ln, cause = nd.lane(laneKey{s.db, s.resp3})
+		}
+		if cause != "" {
+			s.refuse(cause)
+			return nil, false
+		}
+		if ln.full() {
+			ln.waiting = append(ln.waiting, s)
+			return nil, s.pause(waitLane)
+		}
+		lanes = append(lanes, ln)
+	}
+	return lanes, false
+}
+
+// open puts the parent into the reply queue.
+func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effectScratch) *scatter {
+	l := s.loop
+	p := l.newRequest(s, cmd)
+	p.sentAt = l.now()
+	l.begin(p, e)
+	s.enqueue(p)
+	return &scatter{parent: p, merge: merge, replies: make([][]byte, n), missing: n}
+}
+
+func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
+	c := l.newRequest(nil, nil)
+	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
+	c.resp3, c.db = ln.key.resp3, ln.key.db
+	c.slot, c.keyed = t.slot, t.keyed
+	c.raw = append(c.raw[:0], raw...)
+	ln.send(c, raw)
+}
+
+// deliver takes one child's reply; the last one completes the command.
+func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
+	if r.overrun || sc.size+len(reply) > l.srv.opts.Clients.MaxRequest {
+		reply = fmt.Appendf(nil, "-ERR the merged reply would exceed clients.max_request (%d bytes); ask for fewer keys at once\r\n", l.srv.opts.Clients.MaxRequest)
+	}
+	sc.size += len(reply)
+	sc.replies[r.index] = bytes.Clone(reply)
+	l.release(r)
+	sc.missing--
+	if sc.missing > 0 {
+		return
+	}
+	p := sc.parent
+	merged := sc.merge(sc.replies, sc.shares, p.resp3)
+	failed := merged[0] == '-'
+	if sc.after != nil {
+		merged = sc.after(l, !failed, merged)
+	}
+	l.countReply(p.cmd, p.sentAt, failed)
+	if p.barrier && l.raise(p, nil, merged) {
+		return
+	}
+	l.finish(p, merged)
+}
+
+// countReply counts the answer of a command that no single node gave.
+func (l *loop) countReply(cmd *command.Command, since int64, failed bool) {
+	c := &l.stats.Commands[cmd.ID]
+	c.Calls++
+	c.Latency.Observe(l.now() - since)
+	if failed {
+		c.Errors++
+	}
+}

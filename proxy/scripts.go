@@ -1,0 +1,235 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/hex"
+	"sync"
+	"sync/atomic"
+
+	"cosky-proxy/lua"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/nearcache/coskey"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router"
+	"cosky-proxy/router/command"
+)
+
+// scriptMemory remembers the texts of scripts that went through the proxy, so
+// that a node which has lost one (a restart, a failover, a shard that joined later) can
+// be given it again instead of the client being told NOSCRIPT. It is shared by all loops.
+type scriptMemory struct {
+	// static
+	maxCount int
+	maxBytes int64
+
+	// atomic
+	generation atomic.Uint64 // bumped by every flush, so that loops drop their views
+
+	// guarded by mu
+	mu    sync.RWMutex
+	texts map[string]string // by digest
+	bytes int64
+}
+
+func newScriptMemory(o ScriptOptions) *scriptMemory {
+	return &scriptMemory{maxCount: o.MaxCount, maxBytes: o.MaxBytes, texts: make(map[string]string)}
+}
+
+// add remembers text and returns its digest. A full memory forgets everything:
+// scripts come back with their next EVAL, and no bookkeeping is spent on the rare case.
+func (m *scriptMemory) add(text string) (sha string) {
+	sum := sha1.Sum([]byte(text))
+	sha = hex.EncodeToString(sum[:])
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.texts[sha]; known {
+		return sha
+	}
+	if len(m.texts) >= m.maxCount || m.bytes+int64(len(text)) > m.maxBytes {
+		m.clearLocked()
+	}
+	m.texts[sha] = text
+	m.bytes += int64(len(text))
+	return sha
+}
+
+// text returns the script of a digest in any letter case, "" when unknown.
+func (m *scriptMemory) text(sha []byte) string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.texts[string(bytes.ToLower(sha))]
+}
+
+func (m *scriptMemory) flush() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clearLocked()
+}
+
+func (m *scriptMemory) clearLocked() {
+	clear(m.texts)
+	m.bytes = 0
+	m.generation.Add(1)
+}
+
+// scriptView is one loop's lock-free memory of the digests of texts it has seen.
+type scriptView struct {
+	shared     *scriptMemory
+	digests    map[string]string // by text
+	generation uint64
+}
+
+// digest returns the digest of an EVAL's text and makes sure it is remembered.
+func (v *scriptView) digest(text []byte) string {
+	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests) > v.shared.maxCount {
+		v.digests, v.generation = make(map[string]string), g
+	}
+	if sha, known := v.digests[string(text)]; known {
+		return sha
+	}
+	owned := string(text)
+	sha := v.shared.add(owned)
+	v.digests[owned] = sha
+	return sha
+}
+
+// eval sends EVAL, EVALSHA, FCALL and their read-only forms to the shard of
+// their keys; without keys, to a shard that the script alone decides.
+func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	var problem string
+	l.keys, problem = cmd.Keys(args, l.keys[:0])
+	if problem != "" {
+		s.refuse(problem)
+		return true
+	}
+	name := args[1] // digest or function name
+	if cmd.Name == "eval" || cmd.Name == "eval_ro" {
+		name = []byte(l.scripts.digest(args[1]))
+	}
+	t := l.target(bytes.ToLower(name))
+	if len(l.keys) > 0 {
+		var same bool
+		if t, same = l.common(args, l.keys); !same {
+			s.refuse(errCrossSlot)
+			return true
+		}
+	} else if l.clusters && l.topo.ShardOf(t.slot) < 0 {
+		t = l.anyShard()
+	}
+	e := l.effect.reset()
+	l.concernScript(e, cmd, name, args)
+	return s.send(cmd, raw, t, e)
+}
+
+// concernScript notes what a script call may do to cached keys: exactly, when it is
+// one of CoSky's; otherwise its declared keys, and everything else it may have
+// derived from them, which only the invalidation streams can tell.
+func (l *loop) concernScript(e *effectScratch, cmd *command.Command, name []byte, args [][]byte) {
+	if l.cache == nil {
+		return
+	}
+	keys := args[3 : 3+len(l.keys)]
+	if script := lua.BySHA(name); script != nil {
+		if script.Effect(keys, args[3+len(keys):], &l.scriptEffect); !l.scriptEffect.All {
+			l.concernEffect(e, &l.scriptEffect)
+			return
+		}
+	}
+	readOnly := cmd.Has(command.ReadOnly)
+	for _, k := range keys {
+		l.concern(e, k, !readOnly)
+	}
+	if l.srv.tracks() {
+		e.barrier = true
+		return
+	}
+	e.add(nearcache.All, !readOnly)
+}
+
+func (l *loop) concernEffect(e *effectScratch, x *lua.Effect) {
+	for _, k := range x.Writes {
+		e.add(l.cache.StripeOf(l.cache.Hash(k)), true)
+	}
+	for _, g := range x.WriteGroups {
+		e.add(l.cache.StripeOf(l.cache.Hash(g)), true)
+	}
+	for _, k := range x.Reads {
+		e.add(l.cache.StripeOf(l.cache.Hash(k)), false)
+	}
+	for _, g := range x.ReadGroups {
+		e.add(l.cache.StripeOf(l.cache.Hash(g)), false)
+	}
+}
+
+// scriptLoad loads a script everywhere and remembers it.
+func (s *session) scriptLoad(cmd *command.Command, args [][]byte, raw []byte) bool {
+	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
+	if sc == nil {
+		return ok
+	}
+	text := string(args[2])
+	sc.after = func(l *loop, ok bool, reply []byte) []byte {
+		if ok {
+			l.srv.scripts.add(text)
+		}
+		return reply
+	}
+	return true
+}
+
+// scriptExists: a script that would be healed exists.
+func (s *session) scriptExists(cmd *command.Command, args [][]byte, raw []byte) bool {
+	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
+	if sc == nil {
+		return ok
+	}
+	known := make([]bool, len(args)-2)
+	for i, sha := range args[2:] {
+		known[i] = s.loop.srv.scripts.text(sha) != ""
+	}
+	sc.after = func(_ *loop, ok bool, reply []byte) []byte {
+		if !ok {
+			return reply
+		}
+		out, rest := resp.AppendArray(nil, len(known)), reply
+		_, _, size := resp.ReadHeader(rest)
+		rest = rest[size:]
+		for _, k := range known {
+			_, v, n := resp.ReadHeader(rest)
+			rest = rest[n:]
+			if k {
+				v = 1
+			}
+			out = resp.AppendInt(out, v)
+		}
+		return out
+	}
+	return true
+}
+
+// scriptFlush forgets first: what is flushed must not be healed.
+func (s *session) scriptFlush(cmd *command.Command, _ [][]byte, raw []byte) bool {
+	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
+	if sc != nil {
+		s.loop.srv.scripts.flush()
+	}
+	return ok
+}
+
+// publish goes to the shard that owns the channel's name: CoSky's channels share
+// the hash tag of their keys, so subscribers there see events in order.
+func (s *session) publish(cmd *command.Command, args [][]byte, raw []byte) bool {
+	t := s.loop.target(args[1])
+	return s.send(cmd, raw, t, s.loop.effect.reset())
+}
+
+// groupStripe is the stripe of the open set that key belongs to, if any.
+func (l *loop) groupStripe(key []byte) (st nearcache.Stripe, ok bool) {
+	g := coskey.GroupOf(key)
+	if g == nil {
+		return 0, false
+	}
+	return l.cache.StripeOf(l.cache.Hash(g)), true
+}

@@ -1,0 +1,307 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/mono"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/stats"
+)
+
+// Server is the proxy: listeners, event loops, and what the loops share.
+type Server struct {
+	// static
+	opts         Options
+	log          *slog.Logger
+	handlers     []handler
+	loops        []*loop
+	scripts      *scriptMemory
+	events       *eventSource // nil unless CoSky's Pub/Sub is a source
+	sources      sources
+	fieldsExpire bool // hash fields may expire by themselves (Redis 7.4 and later)
+	started      time.Time
+
+	// owned by Listen and Run
+	listeners []*netloop.Listener
+
+	// atomic
+	clients    atomic.Int64 // connected
+	nextID     atomic.Int64
+	fetchLanes atomic.Int64 // open on all loops; 0: nothing can be cached
+	rejected   atomic.Uint64
+	draining   atomic.Bool
+}
+
+// sources says which invalidation streams an entry depends on.
+type sources struct{ tracking, pubsub bool }
+
+// chooseSources resolves auto by what the backend can do.
+func chooseSources(o *Options) (sources, error) {
+	if o.Cache.Cache == nil {
+		return sources{}, nil
+	}
+	can := o.Backend.Tracking
+	switch o.Cache.Invalidation {
+	case InvalidationAuto:
+		return sources{tracking: can, pubsub: !can}, nil
+	case InvalidationPubSub:
+		return sources{pubsub: true}, nil
+	case InvalidationTracking, InvalidationBoth:
+		if !can {
+			return sources{}, fmt.Errorf("nearcache.invalidation is %q, but the backend offers no client tracking (RESP3 and CLIENT TRACKING, Redis 6 or later)", o.Cache.Invalidation)
+		}
+		return sources{tracking: true, pubsub: o.Cache.Invalidation == InvalidationBoth}, nil
+	}
+	return sources{}, fmt.Errorf("nearcache.invalidation is %q: must be auto, pubsub, tracking, both or off", o.Cache.Invalidation)
+}
+
+func (s *Server) tracks() bool  { return s.sources.tracking }
+func (s *Server) listens() bool { return s.sources.pubsub }
+
+// New builds a server; nothing runs before Run.
+func New(opts Options) (*Server, error) {
+	src, err := chooseSources(&opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		opts: opts, log: opts.Logger, sources: src,
+		handlers:     newHandlers(&opts),
+		scripts:      newScriptMemory(opts.Scripts),
+		fieldsExpire: atLeast(opts.Backend.Version, 7, 4),
+		started:      time.Now(),
+	}
+	if src.pubsub {
+		s.events = newEventSource(s)
+	}
+	for i := range max(opts.Loops, 1) {
+		l, err := newLoop(s, i)
+		if err != nil {
+			return nil, err
+		}
+		s.loops = append(s.loops, l)
+	}
+	return s, nil
+}
+
+// atLeast compares a redis_version with major.minor. An unreadable one counts as
+// new: features of newer servers only make the cache more careful.
+func atLeast(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return true
+	}
+	a, err1 := strconv.Atoi(parts[0])
+	b, err2 := strconv.Atoi(parts[1])
+	return err1 != nil || err2 != nil || a > major || a == major && b >= minor
+}
+
+// Listen binds every listener.
+func (s *Server) Listen() error {
+	for _, addr := range s.opts.Listen {
+		ln, err := netloop.Listen(addr, netloop.ListenOptions{
+			KeepAlive: keepalive(s.opts.Clients.Keepalive),
+			Logger:    s.log,
+			Reject:    func(error) []byte { return []byte(errMaxClients) },
+		})
+		if err != nil {
+			s.closeListeners()
+			return err
+		}
+		s.listeners = append(s.listeners, ln)
+	}
+	return nil
+}
+
+// keepalive: 0 is off in the configuration, negative is off for the listener.
+func keepalive(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+// Addrs returns the bound addresses.
+func (s *Server) Addrs() []string {
+	var addrs []string
+	for _, ln := range s.listeners {
+		addrs = append(addrs, ln.Addr())
+	}
+	return addrs
+}
+
+func (s *Server) closeListeners() {
+	for _, ln := range s.listeners {
+		ln.Close()
+	}
+}
+
+// Adopt tells every loop about a new topology. Any goroutine.
+func (s *Server) Adopt(t *cluster.Topology) {
+	for _, l := range s.loops {
+		l.nl.Post(func() { l.adopt(t) })
+	}
+	if s.events != nil {
+		s.events.prune(t)
+	}
+}
+
+// Run serves until ctx is done, then stops gracefully: no new clients, replies in
+// flight are delivered, and whatever is left after the drain timeout is cut.
+func (s *Server) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	for _, l := range s.loops {
+		l.nl.Post(l.start)
+		loops.Go(l.nl.Run)
+	}
+	var acceptors sync.WaitGroup
+	for _, ln := range s.listeners {
+		acceptors.Go(func() { ln.Serve(s.place) })
+	}
+	<-ctx.Done()
+	s.draining.Store(true)
+	s.closeListeners()
+	acceptors.Wait()
+	left := s.drain()
+	for _, l := range s.loops {
+		l.nl.Stop()
+	}
+	loops.Wait()
+	if s.events != nil {
+		s.events.close()
+	}
+	if left > 0 {
+		s.log.Warn("clients cut off at the end of drain_timeout", "clients", left, "drain_timeout", s.opts.DrainTimeout)
+	}
+	return nil
+}
+
+// drain waits until every client is served, and returns how many are not.
+func (s *Server) drain() int64 {
+	for _, l := range s.loops {
+		l.nl.Post(l.drain)
+	}
+	deadline := time.NewTimer(s.opts.DrainTimeout)
+	defer deadline.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		select {
+		case <-deadline.C:
+			return s.clients.Load()
+		case <-poll.C:
+			if s.clients.Load() == 0 {
+				return 0
+			}
+		}
+	}
+}
+
+// drain lets every session finish what it has taken on.
+func (l *loop) drain() {
+	l.draining = true
+	for s := range l.sessions {
+		if s.upload == nil && !s.patient {
+			s.finishAndClose()
+		}
+	}
+}
+
+const errMaxClients = "-ERR max number of clients reached\r\n"
+
+// place chooses the loop of a new client: the one with the fewest. It runs on the
+// acceptors' goroutines.
+func (s *Server) place() (*netloop.Loop, func(*netloop.Conn) netloop.Handler) {
+	if s.clients.Add(1) > int64(s.opts.Clients.Max) || s.draining.Load() {
+		s.clients.Add(-1)
+		s.rejected.Add(1)
+		return nil, nil
+	}
+	best := s.loops[0]
+	for _, l := range s.loops[1:] {
+		if l.load.Load() < best.load.Load() {
+			best = l
+		}
+	}
+	best.load.Add(1)
+	return best.nl, best.welcome
+}
+
+// welcome makes the session of a new client.
+func (l *loop) welcome(c *netloop.Conn) netloop.Handler {
+	now := l.now()
+	s := &session{
+		loop: l, conn: c, id: l.srv.nextID.Add(1),
+		addr: c.RemoteAddr(), via: c.LocalAddr(),
+		db: int32(l.srv.opts.Backend.DB), since: now, lastSeen: now,
+	}
+	c.SetLowWater(l.limit / 2)
+	l.sessions[s] = struct{}{}
+	l.stats.Accepted++
+	if l.draining {
+		s.finishAndClose()
+	}
+	return s
+}
+
+// Ready reports why the proxy cannot serve at the moment, nil if it can.
+func (s *Server) Ready() error {
+	switch {
+	case s.draining.Load():
+		return errors.New("draining")
+	case s.opts.Topology.Current() == nil:
+		return errors.New("no topology yet")
+	}
+	return nil
+}
+
+// Stats sums the counters of all loops. A loop that does not answer in time is
+// left out.
+func (s *Server) Stats() stats.Snapshot {
+	answers := make(chan stats.Snapshot, len(s.loops))
+	for _, l := range s.loops {
+		if !l.nl.Post(func() { answers <- l.snapshot() }) {
+			answers <- stats.Snapshot{}
+		}
+	}
+	timeout := time.After(statsTimeout)
+	var sum stats.Snapshot
+	for range s.loops {
+		select {
+		case one := <-answers:
+			sum.Add(&one)
+		case <-timeout:
+			return s.withShared(sum)
+		}
+	}
+	return s.withShared(sum)
+}
+
+// statsTimeout bounds how long a scrape waits for a loop.
+const statsTimeout = 2 * time.Second
+
+func (s *Server) withShared(sum stats.Snapshot) stats.Snapshot {
+	sum.Rejected += s.rejected.Load()
+	return sum
+}
+
+// CacheStats describes the near-cache; all zero when it is off.
+func (s *Server) CacheStats() nearcache.Stats {
+	if s.opts.Cache.Cache == nil {
+		return nearcache.Stats{}
+	}
+	return s.opts.Cache.Cache.Stats()
+}
+
+// Uptime is how long the server has existed.
+func (s *Server) Uptime() time.Duration { return time.Duration(mono.Now()) }

@@ -1,0 +1,437 @@
+package proxy
+
+import (
+	"bytes"
+
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// waitReason is why a session does not read on.
+type waitReason uint8
+
+const (
+	waitNothing  waitReason = iota
+	waitInFlight            // too many commands in flight: until half of them are answered
+	waitDrain               // the next command must not overtake those in flight: until all are answered
+	waitOutput              // the client does not read: until its output is below half of the limit
+	waitLane                // the lane's queue is full: until the backend has taken some of it
+)
+
+// session is one client: its protocol state, the queue that keeps its replies in
+// request order, and the limits that keep it from harming others.
+//
+// Order on the way to the backend. Commands of one session that go through one
+// lane are executed in order. Whenever the next command would take another way
+// while earlier ones are still out (a pin, another topology, a fresh lane, a fetch for
+// the near-cache on its own connection), it waits until they are answered.
+type session struct {
+	// static
+	loop *loop
+	conn *netloop.Conn
+	id   int64
+	addr string // of the client
+	via  string // local address it connected to
+
+	// loop-owned: protocol state
+	parser  resp.Parser
+	resp3   bool
+	db      int32
+	name    string
+	library string
+	libver  string
+	since   int64 // connected at (mono)
+
+	// loop-owned: replies
+	head, tail *request // FIFO; a request leaves when its reply has been written out
+	inflight   int      // its length
+	held       int      // reply bytes in it that wait for their turn
+	midReply   bool     // the head's reply has been written in part: nothing else may be written
+	captured   *[]byte  // takes the reply of a command that EXEC executes
+	pushes     []byte   // Pub/Sub messages that wait for the end of that reply
+
+	// loop-owned: flow
+	wait      waitReason
+	laneEpoch uint64  // the loop's when the first of those in flight was sent
+	exclusive bool    // what is in flight must be answered before anything else is sent
+	patient   bool    // its pin executes a blocking command: no timeout
+	holding   []*lane // lanes that are not read because this client does not take its replies
+	closed    bool
+	closing   bool // QUIT or a protocol error: close once everything is written
+	eof       bool // the client has shut down its sending side
+	lastSeen  int64
+
+	// loop-owned: near-cache order
+	fetching int             // reads in flight on fetch lanes
+	touching *[64]uint16     // commands in flight on shared lanes, by stripe
+	everyKey int             // of them, those that may concern every key
+	tx       *transaction    // between MULTI and EXEC, or watching
+	pin      *lane           // leased for a blocking command or an upload
+	upload   *upload         // a request that is streamed through it
+	subs     map[string]bool // "c"+channel or "p"+pattern; true once confirmed
+	lastCmd  *command.Command
+}
+
+// OnData executes every complete request in b, as far as nothing makes the
+// session wait.
+func (s *session) OnData(b []byte) int {
+	l := s.loop
+	s.lastSeen = l.now()
+	pos := 0
+	for pos < len(b) && s.wait == waitNothing && !s.closed && !s.closing {
+		n := s.next(b[pos:])
+		if n == 0 {
+			break
+		}
+		pos += n
+	}
+	switch {
+	case s.closing:
+		return len(b)
+	case s.closed:
+	case s.wait != waitNothing:
+		if len(b)-pos > patience {
+			s.conn.PauseRead()
+		}
+	case s.eof && s.inflight == 0:
+		s.finishAndClose()
+	}
+	return pos
+}
+
+// next handles the request at the start of b and returns its length, or 0 when
+// it is incomplete or has to wait.
+func (s *session) next(b []byte) int {
+	l := s.loop
+	if s.upload != nil {
+		return s.feed(b)
+	}
+	req := &l.req
+	n, err := s.parser.Next(b, &l.srv.opts.Protocol, req)
+	switch {
+	case err != nil:
+		l.stats.ProtocolErrors++
+		s.reply(resp.AppendError(l.out[:0], "ERR "+err.Error()))
+		s.finishAndClose()
+		return len(b)
+	case n == 0 && len(b) >= l.srv.opts.Clients.RequestBuffer:
+		return s.beginUpload(b)
+	case n == 0:
+		return 0
+	case len(req.Args) == 0:
+		return n
+	}
+	if !s.dispatch(req) {
+		return 0
+	}
+	return n
+}
+
+// dispatch executes one request, or returns false when it has to wait; then
+// nothing has happened and the same bytes come again.
+func (s *session) dispatch(req *resp.Request) bool {
+	l := s.loop
+	if s.mustWait() {
+		return false
+	}
+	raw := req.Raw
+	if req.Inline {
+		l.enc = resp.AppendCommandBytes(l.enc[:0], req.Args)
+		raw = l.enc
+	}
+	cmd, problem := command.Resolve(req.Args)
+	if problem != "" {
+		s.refuse(problem)
+		return true
+	}
+	s.lastCmd = cmd
+	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
+		return s.queue(cmd, req.Args, raw)
+	}
+	if s.restricted(cmd) {
+		s.errorf("ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context", cmd.Name)
+		return true
+	}
+	if h := l.srv.handlers[cmd.ID]; h != nil {
+		return h(s, cmd, req.Args, raw)
+	}
+	return s.forward(cmd, req.Args, raw)
+}
+
+// mustWait reports whether the next command has to wait, and arranges that the
+// session goes on when it need not any more.
+func (s *session) mustWait() bool {
+	l := s.loop
+	switch {
+	case s.inflight == 0:
+		s.laneEpoch, s.exclusive, s.patient = l.laneEpoch, false, false
+		if s.backlog() > l.outputLimit() {
+			return s.pause(waitOutput)
+		}
+		return false
+	case s.exclusive, s.laneEpoch != l.laneEpoch:
+		return s.pause(waitDrain)
+	case s.inflight >= l.srv.opts.Clients.MaxInFlight:
+		return s.pause(waitInFlight)
+	case s.backlog() > l.outputLimit():
+		return s.pause(waitOutput)
+	}
+	return false
+}
+
+// pause makes the session wait for reason; it returns true for the convenience
+// of callers. A client that waits for a blocking command is read on a little, so
+// that its going away is noticed.
+func (s *session) pause(reason waitReason) bool {
+	s.wait = reason
+	if !s.patient {
+		s.conn.PauseRead()
+	}
+	return true
+}
+
+// drain makes the next command wait until everything in flight is answered. It
+// returns false when nothing is.
+func (s *session) drain() bool {
+	if s.inflight == 0 {
+		return false
+	}
+	return s.pause(waitDrain)
+}
+
+// resume lets the session read on.
+func (s *session) resume() {
+	if s.closed || s.wait == waitNothing {
+		return
+	}
+	s.wait = waitNothing
+	if s.conn.ReadPaused() {
+		s.conn.ResumeRead()
+		return
+	}
+	s.conn.Redeliver()
+}
+
+// backlog is the number of reply bytes the client has not taken yet.
+func (s *session) backlog() int { return s.conn.Buffered() + s.held + len(s.pushes) }
+
+// congested reports whether lanes have to stop delivering to this client.
+func (s *session) congested() bool { return !s.closed && s.backlog() > s.loop.outputLimit() }
+
+// write appends reply bytes to the output.
+func (s *session) write(b []byte) {
+	s.conn.Out = append(s.conn.Begin(), b...)
+	s.conn.Dirty()
+}
+
+// reply answers the present command with b, in its turn.
+func (s *session) reply(b []byte) {
+	if s.captured != nil {
+		*s.captured = append(*s.captured, b...)
+		return
+	}
+	if s.head == nil {
+		s.write(b)
+		return
+	}
+	r := s.loop.newRequest(s, nil)
+	s.enqueue(r)
+	r.buf = append(r.buf[:0], b...)
+	r.state = replyReady
+	s.hold(len(b))
+}
+
+// refuse answers the present command with an error line.
+func (s *session) refuse(line string) {
+	l := s.loop
+	if s.tx != nil && s.tx.queueing {
+		s.tx.aborted = true
+	}
+	l.out = append(append(append(l.out[:0], '-'), line...), '\r', '\n')
+	s.reply(l.out)
+}
+
+// enqueue appends r to the reply queue.
+func (s *session) enqueue(r *request) {
+	r.next = nil
+	if s.tail == nil {
+		s.head = r
+	} else {
+		s.tail.next = r
+	}
+	s.tail = r
+	s.inflight++
+}
+
+func (s *session) hold(n int) { s.held += n }
+
+// advance removes the head, whose reply has been written, writes every further
+// reply that is complete, and the beginning of the next one if it is there.
+func (s *session) advance() {
+	l := s.loop
+	s.midReply = false
+	for {
+		r := s.head
+		s.head = r.next
+		if s.head == nil {
+			s.tail = nil
+		}
+		s.inflight--
+		l.release(r)
+		r = s.head
+		if r == nil || r.state == replyWaiting {
+			break
+		}
+		s.write(r.buf)
+		s.held -= len(r.buf)
+		if r.state == replyPartial {
+			r.buf = nil
+			s.midReply = true
+			break
+		}
+	}
+	s.flushPushes()
+	s.progress()
+}
+
+// progress re-examines what the session waits for after replies were written.
+func (s *session) progress() {
+	switch {
+	case s.closing && s.inflight == 0:
+		s.conn.CloseAfterFlush()
+	case s.wait == waitDrain && s.inflight == 0,
+		s.wait == waitInFlight && s.inflight <= s.loop.srv.opts.Clients.MaxInFlight/2:
+		s.resume()
+	case s.wait == waitNothing && s.inflight == 0 && s.eof:
+		s.finishAndClose()
+	}
+}
+
+// OnFlushed goes on once the client has read enough.
+func (s *session) OnFlushed() {
+	limit := s.loop.outputLimit()
+	if s.backlog() > limit/2 {
+		return
+	}
+	for _, ln := range s.holding {
+		if !ln.closed {
+			ln.conn.ResumeRead()
+		}
+	}
+	s.holding = s.holding[:0]
+	if s.wait == waitOutput {
+		s.resume()
+	}
+}
+
+func (s *session) holds(ln *lane) bool {
+	for _, o := range s.holding {
+		if o == ln {
+			return true
+		}
+	}
+	return false
+}
+
+// OnEOF: the client will send nothing more, but gets every reply it asked for.
+func (s *session) OnEOF() {
+	s.eof = true
+	if s.upload != nil || s.subscriptions() > 0 || s.exclusive && s.patient {
+		s.close("client went away")
+		return
+	}
+	if s.wait == waitNothing && s.inflight == 0 {
+		s.finishAndClose()
+	}
+}
+
+// finishAndClose closes once every reply has been written.
+func (s *session) finishAndClose() {
+	s.closing = true
+	s.conn.PauseRead()
+	if s.inflight == 0 {
+		s.conn.CloseAfterFlush()
+	}
+}
+
+// close drops the client at once.
+func (s *session) close(reason string) {
+	if s.closed {
+		return
+	}
+	s.loop.srv.log.Debug("client closed", "client", s.addr, "reason", reason)
+	s.conn.Close()
+	s.detach()
+}
+
+// OnClose: the connection is gone.
+func (s *session) OnClose(error) { s.detach() }
+
+// detach takes the session out of everything. Requests in flight stay on their
+// lanes as orphans, whose replies are dropped.
+func (s *session) detach() {
+	if s.closed {
+		return
+	}
+	s.closed = true
+	l := s.loop
+	for r := s.head; r != nil; {
+		next := r.next
+		r.sess, r.next = nil, nil
+		if r.state == replyReady {
+			l.settle(r)
+			l.release(r)
+		}
+		r = next
+	}
+	s.head, s.tail, s.inflight, s.held = nil, nil, 0, 0
+	for _, ln := range s.holding {
+		if !ln.closed {
+			ln.conn.ResumeRead()
+		}
+	}
+	s.holding = nil
+	l.hub.leave(s)
+	s.unpin()
+	l.goneIn += s.conn.Received()
+	l.goneOut += s.conn.Sent()
+	delete(l.sessions, s)
+	l.load.Add(-1)
+	l.srv.clients.Add(-1)
+}
+
+// touched reports whether a command in flight on a shared lane may concern
+// stripe: a cached or fetched answer could then overtake it.
+func (s *session) touched(stripe nearcache.Stripe) bool {
+	return s.everyKey > 0 || s.touching != nil && s.touching[stripe&63] > 0
+}
+
+func (s *session) touch(stripe nearcache.Stripe) {
+	if stripe == nearcache.All {
+		s.everyKey++
+		return
+	}
+	if s.touching == nil {
+		s.touching = new([64]uint16)
+	}
+	s.touching[stripe&63]++
+}
+
+func (s *session) untouch(stripe nearcache.Stripe) {
+	if stripe == nearcache.All {
+		s.everyKey--
+		return
+	}
+	s.touching[stripe&63]--
+}
+
+// equalFold compares an argument with an upper-case word, ignoring case.
+func equalFold(arg []byte, word string) bool {
+	return len(arg) == len(word) && bytes.EqualFold(arg, []byte(word))
+}
+
+// outputLimit is what one client may leave unread. When all clients together
+// hold more than the buffer budget, everybody gets less.
+func (l *loop) outputLimit() int { return l.limit }

@@ -1,0 +1,179 @@
+package stats
+
+import "slices"
+
+// Counters are a loop's totals that belong to no command or node.
+type Counters struct {
+	// Clients.
+	Clients        int64  // connected now
+	Subscribers    int64  // of them, in subscribed mode
+	Accepted       uint64 // connections taken on
+	Rejected       uint64 // connections refused because clients.max was reached
+	Cut            uint64 // clients closed because they did not read their replies or messages
+	IdleClosed     uint64 // clients closed by clients.idle_timeout
+	ProtocolErrors uint64 // clients closed for bytes that are not RESP
+	BytesIn        uint64 // read from clients
+	BytesOut       uint64 // written to clients
+	BufferBytes    int64  // held in clients' buffers now
+
+	// Near-cache.
+	Hits          uint64 // reads answered from memory
+	Misses        uint64 // cacheable reads that had to be fetched
+	Joined        uint64 // of the misses, those that waited for another client's fetch
+	Bypasses      uint64 // cacheable reads sent on uncached: a write in flight, a dead lease, no source
+	Invalidations uint64 // invalidations received or caused by writes
+
+	// Upstream.
+	Lanes         int64  // shared connections open now
+	Pins          int64  // private connections leased to clients now
+	PinsRefused   uint64 // commands refused because upstream.max_pins was reached
+	Redirects     uint64 // MOVED and ASK replies followed
+	Retries       uint64 // TRYAGAIN, CLUSTERDOWN and the like, sent again
+	Timeouts      uint64 // replies that did not come within upstream.timeout
+	ScriptsHealed uint64 // NOSCRIPT replies answered by loading the script again
+}
+
+// Command counts one command (or subcommand).
+type Command struct {
+	Calls   uint64    // replies sent to clients
+	Errors  uint64    // of them, error replies
+	Latency Histogram // from the request's last byte read to its reply's first byte ready
+}
+
+// Node counts the traffic with one Redis server.
+type Node struct {
+	Addr            string // as in the topology
+	Calls           uint64 // commands sent
+	Errors          uint64 // error replies received
+	BytesIn         uint64 // read from the node
+	BytesOut        uint64 // written to the node
+	Connects        uint64 // connections established
+	ConnectErrors   uint64 // attempts that failed
+	ConnectionsLost uint64 // established connections that broke or were given up
+	Connections     int64  // open now
+	Latency         Histogram
+}
+
+// Loop is what one event loop counts. All of it is owned by that loop's goroutine.
+type Loop struct {
+	Counters
+	Commands []Command // indexed by command ID
+	Nodes    []*Node   // in order of first use; pointers stay valid for the loop's life
+}
+
+// NewLoop returns a Loop that can count commands with IDs below commands.
+func NewLoop(commands int) *Loop { return &Loop{Commands: make([]Command, commands)} }
+
+// Node returns the counters of the node at addr, new ones at its first use. It
+// searches and may allocate: connections look it up once and keep the pointer.
+func (l *Loop) Node(addr string) *Node {
+	for _, n := range l.Nodes {
+		if n.Addr == addr {
+			return n
+		}
+	}
+	n := &Node{Addr: addr}
+	l.Nodes = append(l.Nodes, n)
+	return n
+}
+
+// Forget drops the counters of a node that left the topology, so that a cluster
+// whose addresses change does not grow the list for ever. Connections that still
+// hold the pointer may go on counting; nobody sees it.
+func (l *Loop) Forget(addr string) {
+	l.Nodes = slices.DeleteFunc(l.Nodes, func(n *Node) bool { return n.Addr == addr })
+}
+
+// Snapshot copies everything. Only the loop's goroutine may call it; the copy
+// belongs to the caller.
+func (l *Loop) Snapshot() Snapshot {
+	s := Snapshot{
+		Loops:    1,
+		Counters: l.Counters,
+		Commands: slices.Clone(l.Commands),
+		Nodes:    make([]Node, len(l.Nodes)),
+	}
+	for i, n := range l.Nodes {
+		s.Nodes[i] = *n
+	}
+	return s
+}
+
+// Snapshot is the sum of one or more loops' counts at a moment. The zero value is
+// the sum of none.
+type Snapshot struct {
+	Counters
+	Loops    int // how many loops are in the sum
+	Commands []Command
+	Nodes    []Node // one per address
+}
+
+// Add adds o to s. It leaves o alone and keeps no reference to it.
+func (s *Snapshot) Add(o *Snapshot) {
+	s.Loops += o.Loops
+	s.Counters.add(&o.Counters)
+	if missing := len(o.Commands) - len(s.Commands); missing > 0 {
+		s.Commands = append(s.Commands, make([]Command, missing)...)
+	}
+	for i := range o.Commands {
+		s.Commands[i].add(&o.Commands[i])
+	}
+	for i := range o.Nodes {
+		s.node(o.Nodes[i].Addr).add(&o.Nodes[i])
+	}
+}
+
+func (s *Snapshot) node(addr string) *Node {
+	for i := range s.Nodes {
+		if s.Nodes[i].Addr == addr {
+			return &s.Nodes[i]
+		}
+	}
+	s.Nodes = append(s.Nodes, Node{Addr: addr})
+	return &s.Nodes[len(s.Nodes)-1]
+}
+
+func (c *Counters) add(o *Counters) {
+	c.Clients += o.Clients
+	c.Subscribers += o.Subscribers
+	c.Accepted += o.Accepted
+	c.Rejected += o.Rejected
+	c.Cut += o.Cut
+	c.IdleClosed += o.IdleClosed
+	c.ProtocolErrors += o.ProtocolErrors
+	c.BytesIn += o.BytesIn
+	c.BytesOut += o.BytesOut
+	c.BufferBytes += o.BufferBytes
+
+	c.Hits += o.Hits
+	c.Misses += o.Misses
+	c.Joined += o.Joined
+	c.Bypasses += o.Bypasses
+	c.Invalidations += o.Invalidations
+
+	c.Lanes += o.Lanes
+	c.Pins += o.Pins
+	c.PinsRefused += o.PinsRefused
+	c.Redirects += o.Redirects
+	c.Retries += o.Retries
+	c.Timeouts += o.Timeouts
+	c.ScriptsHealed += o.ScriptsHealed
+}
+
+func (c *Command) add(o *Command) {
+	c.Calls += o.Calls
+	c.Errors += o.Errors
+	c.Latency.add(&o.Latency)
+}
+
+func (n *Node) add(o *Node) {
+	n.Calls += o.Calls
+	n.Errors += o.Errors
+	n.BytesIn += o.BytesIn
+	n.BytesOut += o.BytesOut
+	n.Connects += o.Connects
+	n.ConnectErrors += o.ConnectErrors
+	n.ConnectionsLost += o.ConnectionsLost
+	n.Connections += o.Connections
+	n.Latency.add(&o.Latency)
+}

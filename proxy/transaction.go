@@ -1,0 +1,579 @@
+package proxy
+
+import (
+	"bytes"
+
+	"cosky-proxy/cluster/slot"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// transaction is a session's MULTI, its WATCH, or both.
+//
+// Queued commands are kept here and checked as Redis checks them; EXEC sends them as one
+// contiguous block, MULTI … EXEC, on a lane, where no other session's command can
+// come in between. WATCH is state of a connection, so it takes a pin, on which the
+// session's commands to that node travel until EXEC, DISCARD or UNWATCH.
+type transaction struct {
+	queueing bool // between MULTI and EXEC
+	aborted  bool // a command was refused: EXEC will be, too
+	lostPin  bool // the watching connection broke: EXEC must not run
+
+	cmds    []*command.Command
+	lengths []int  // of each command in block
+	block   []byte // the commands, as they are sent
+	touches []touch
+	barrier bool
+	target  target
+	routed  bool  // target is decided by a key seen so far
+	own     []own // those of cmds that concern the session's state here
+
+	pin *lane // watches; nil: nothing is watched
+}
+
+// own is a queued command that the proxy takes part in when EXEC executes it.
+type own struct {
+	at   int      // position among the queued commands
+	run  handler  // answers it; a PING stands in for it in the block. nil: SELECT, which the backend executes
+	args [][]byte // of run
+	db   int32    // of SELECT
+}
+
+// endsTransaction: these are executed at once between MULTI and EXEC, as Redis'
+// processCommand does.
+func endsTransaction(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "exec", "discard", "multi", "watch", "quit", "reset":
+		return true
+	}
+	return false
+}
+
+func (s *session) multi(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	switch {
+	case s.tx == nil:
+		s.tx = &transaction{queueing: true}
+	case s.tx.queueing:
+		s.errorNotAborting("ERR MULTI calls can not be nested")
+		return true
+	default:
+		s.tx.queueing = true
+	}
+	return s.ok(cmd)
+}
+
+// errorNotAborting answers an error that leaves the transaction intact.
+func (s *session) errorNotAborting(line string) {
+	l := s.loop
+	l.out = append(append(append(l.out[:0], '-'), line...), '\r', '\n')
+	s.reply(l.out)
+}
+
+var replyQueued = []byte("+QUEUED\r\n")
+
+// queue checks a command as far as that can be done before EXEC and keeps it.
+func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l, tx := s.loop, s.tx
+	if cmd.Has(command.NoMulti) {
+		s.refuse("ERR Command not allowed inside a transaction")
+		return true
+	}
+	if !l.queueable(cmd) {
+		s.errorf("ERR '%s' inside MULTI is not supported by cosky-proxy yet", cmd.Name)
+		return true
+	}
+	raw = tx.adopt(l, cmd, args, raw)
+	// A key count that makes no sense is an error of EXEC's, not of queueing: Redis
+	// looks at it only when it executes the command.
+	l.keys, _ = cmd.Keys(args, l.keys[:0])
+	if len(tx.block)+len(raw) > l.srv.opts.Clients.MaxRequest {
+		s.errorf("ERR the transaction exceeds clients.max_request (%d bytes)", l.srv.opts.Clients.MaxRequest)
+		return true
+	}
+	if l.clusters && !tx.route(args, l.keys) {
+		s.refuse(errCrossSlot)
+		return true
+	}
+	e := l.effect.reset()
+	switch {
+	case cmd.Script:
+		name := args[1]
+		if cmd.Name == "eval" || cmd.Name == "eval_ro" {
+			name = []byte(l.scripts.digest(args[1]))
+		}
+		l.concernScript(e, cmd, name, args)
+	case len(l.keys) == 0:
+		l.concernUnknown(e, cmd)
+	default:
+		for _, k := range l.keys {
+			l.concern(e, args[k], cmd.Has(command.Write))
+		}
+	}
+	tx.touches = append(tx.touches, e.touches...)
+	tx.barrier = tx.barrier || e.barrier
+	tx.cmds = append(tx.cmds, cmd)
+	tx.lengths = append(tx.lengths, len(raw))
+	tx.block = append(tx.block, raw...)
+	s.reply(replyQueued)
+	return true
+}
+
+// queueable commands mean the same on a lane as on the client's own connection.
+func (l *loop) queueable(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "ping", "echo", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
+		return true
+	}
+	return cmd.Script || cmd.Has(command.Blocking) || l.srv.handlers[cmd.ID] == nil || aboutSession(cmd)
+}
+
+// aboutSession: the proxy itself answers these, at once and out of the session's
+// state alone.
+func aboutSession(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict", "client|no-touch",
+		"auth", "role", "readonly", "readwrite", "asking":
+		return true
+	}
+	return cmd.Parent != nil && cmd.Parent.Name == "cluster"
+}
+
+// adopt notes a command that the proxy takes part in, and returns what goes into
+// the block for it.
+func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw []byte) []byte {
+	o := own{at: len(tx.cmds)}
+	switch {
+	case cmd.Name == "select":
+		db, problem := databaseNumber(args[1])
+		if problem != "" || l.clusters {
+			return raw // the backend refuses it, or it changes nothing
+		}
+		o.db = db
+	case aboutSession(cmd):
+		o.run = l.srv.handlers[cmd.ID]
+		for _, a := range args {
+			o.args = append(o.args, bytes.Clone(a))
+		}
+		l.enc = resp.AppendCommand(l.enc[:0], "PING")
+		raw = l.enc
+	default:
+		return raw
+	}
+	tx.own = append(tx.own, o)
+	return raw
+}
+
+// route makes sure that all keys of the transaction share a slot.
+func (tx *transaction) route(args [][]byte, keys []int) bool {
+	for _, k := range keys {
+		sl := slot.Of(args[k])
+		if tx.routed && sl != tx.target.slot {
+			return false
+		}
+		tx.target, tx.routed = target{sl, true}, true
+	}
+	return true
+}
+
+func (s *session) discard(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	if s.tx == nil || !s.tx.queueing {
+		s.refuse("ERR DISCARD without MULTI")
+		return true
+	}
+	if s.tx.pin != nil && s.drain() {
+		return false
+	}
+	s.endTransaction()
+	return s.ok(cmd)
+}
+
+// endTransaction forgets the transaction and gives the pin back. A connection
+// that still watches is of no use to others, so it is told to stop first.
+func (s *session) endTransaction() {
+	tx := s.tx
+	s.tx = nil
+	if tx.pin == nil {
+		return
+	}
+	tx.pin.note("UNWATCH")
+	tx.pin.leaving = true
+}
+
+func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
+	tx := s.tx
+	switch {
+	case tx == nil || !tx.queueing:
+		s.refuse("ERR EXEC without MULTI")
+		return true
+	case tx.pin != nil && s.drain():
+		return false
+	case tx.aborted:
+		s.endTransaction()
+		s.refuse("EXECABORT Transaction discarded because of previous errors.")
+		return true
+	case tx.lostPin:
+		s.tx = nil
+		return s.answer(cmd, s.appendNullArray)
+	case len(tx.cmds) == 0 && tx.pin == nil:
+		s.tx = nil
+		return s.answer(cmd, func(b []byte) []byte { return append(b, "*0\r\n"...) })
+	}
+	return s.run(cmd, tx)
+}
+
+func (s *session) appendNullArray(b []byte) []byte {
+	if s.resp3 {
+		return append(b, "_\r\n"...)
+	}
+	return append(b, "*-1\r\n"...)
+}
+
+// run sends the whole block.
+func (s *session) run(cmd *command.Command, tx *transaction) bool {
+	l := s.loop
+	if s.fetching > 0 && s.drain() {
+		return false
+	}
+	t := tx.target
+	if !tx.routed {
+		t = l.anyShard()
+	}
+	if tx.strays() && s.drain() {
+		return false
+	}
+	ln, cause := tx.pin, ""
+	if ln == nil {
+		var n *node
+		switch n, cause = l.owner(t.slot); {
+		case cause != "":
+		case tx.strays():
+			ln, cause = n.pin(s, laneKey{s.db, s.resp3})
+			tx.pin = ln
+		default:
+			ln, cause = n.lane(laneKey{s.db, s.resp3})
+		}
+	}
+	if cause != "" {
+		s.endTransaction()
+		s.refuse(cause)
+		return true
+	}
+	if ln.full() {
+		ln.waiting = append(ln.waiting, s)
+		return !s.pause(waitLane)
+	}
+	r := l.newRequest(s, cmd)
+	r.slot, r.keyed, r.alone = t.slot, tx.routed, true
+	l.begin(r, &effectScratch{touches: tx.touches, barrier: tx.barrier})
+	s.enqueue(r)
+	s.tx = nil
+	x := &execution{tx: tx, exec: r}
+	if tx.pin != nil {
+		tx.pin.leaving, s.exclusive = true, true
+		tx.pin.strayed = tx.pin.strayed || tx.strays()
+	}
+	x.launch(l, ln)
+	return true
+}
+
+// strays reports whether the block changes the database of its connection, which
+// then has to be a private one.
+func (tx *transaction) strays() bool {
+	for i := range tx.own {
+		if tx.own[i].run == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// execution is a block in flight. It watches the answers to the queued commands
+// for redirects, because EXEC itself only says that there were errors.
+type execution struct {
+	tx       *transaction
+	exec     *request
+	moved    string // address to which a queued command was redirected
+	tryAgain bool
+}
+
+func (x *execution) launch(l *loop, ln *lane) {
+	x.moved, x.tryAgain = "", false
+	x.step(l, ln, resp.AppendCommand(nil, "MULTI"))
+	block := x.tx.block
+	for _, n := range x.tx.lengths {
+		x.step(l, ln, block[:n])
+		block = block[n:]
+	}
+	if l.clusters || len(x.tx.own) > 0 {
+		x.exec.sink, x.exec.limit = x, l.srv.opts.Clients.MaxRequest
+	}
+	ln.send(x.exec, resp.AppendCommand(nil, "EXEC"))
+}
+
+func (x *execution) step(l *loop, ln *lane, raw []byte) {
+	r := l.newRequest(nil, nil)
+	r.sink, r.index, r.alone = x, 1, true
+	ln.send(r, raw)
+}
+
+// deliver sees the answer to each step and, on a cluster or when the proxy takes
+// part, to EXEC.
+func (x *execution) deliver(l *loop, r *request, reply []byte) {
+	if r != x.exec {
+		x.observe(l, r.origin, reply)
+		l.release(r)
+		return
+	}
+	again := len(reply) > 10 && string(reply[:10]) == "-EXECABORT" && (x.moved != "" || x.tryAgain)
+	if !again || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
+		if r.overrun {
+			reply = []byte("-ERR the transaction was executed, but its reply exceeds clients.max_request\r\n")
+		}
+		l.finish(r, x.complete(r.sess, reply))
+		return
+	}
+	r.retries++
+	x.relaunch(l, r)
+}
+
+// complete does the proxy's part of a block that was executed.
+func (x *execution) complete(s *session, reply []byte) []byte {
+	own := x.tx.own
+	kind, n, size := resp.ReadHeader(reply)
+	if s == nil || len(own) == 0 || kind != '*' || int(n) != len(x.tx.cmds) {
+		return reply
+	}
+	out, rest := append([]byte(nil), reply[:size]...), reply[size:]
+	for i, cmd := range x.tx.cmds {
+		n := resp.Len(rest)
+		answer := rest[:n]
+		rest = rest[n:]
+		if len(own) == 0 || own[0].at != i {
+			out = append(out, answer...)
+			continue
+		}
+		o := own[0]
+		own = own[1:]
+		if o.run != nil {
+			s.captured = &out
+			o.run(s, cmd, o.args, nil)
+			s.captured = nil
+			continue
+		}
+		if answer[0] == '+' {
+			s.db = o.db
+		}
+		out = append(out, answer...)
+	}
+	return out
+}
+
+// relaunch repeats a block of which nothing was executed.
+func (x *execution) relaunch(l *loop, r *request) {
+	l.stats.Redirects++
+	if s := r.sess; s != nil {
+		s.exclusive = true
+	}
+	go0 := func() {
+		addr := x.moved
+		n, cause := l.owner(r.slot)
+		if addr != "" {
+			n, cause = l.node(addr), ""
+		}
+		var ln *lane
+		if cause == "" {
+			ln, cause = n.lane(laneKey{r.db, r.resp3})
+		}
+		if cause != "" {
+			l.abort(r, cause)
+			return
+		}
+		x.launch(l, ln)
+	}
+	if x.moved != "" {
+		go0()
+		return
+	}
+	l.nl.AfterFunc(repeatFirst<<r.retries, go0)
+}
+
+// observe notes redirects among the answers to queued commands.
+func (x *execution) observe(l *loop, from string, reply []byte) {
+	if reply[0] != '-' || !l.clusters {
+		return
+	}
+	line := reply[1 : len(reply)-2]
+	switch {
+	case hasWord(line, "MOVED"):
+		x.moved = redirectTarget(from, line[len("MOVED "):])
+		l.srv.opts.Topology.Refresh("MOVED from " + from)
+	case hasWord(line, "ASK"), hasWord(line, "TRYAGAIN"), hasWord(line, "CLUSTERDOWN"):
+		x.tryAgain = true
+	}
+}
+
+func hasWord(line []byte, word string) bool {
+	return len(line) > len(word) && string(line[:len(word)]) == word && line[len(word)] == ' '
+}
+
+func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	if s.tx != nil && s.tx.queueing {
+		s.errorNotAborting("ERR WATCH inside MULTI is not allowed")
+		return true
+	}
+	if s.drain() {
+		return false
+	}
+	l.keys, _ = cmd.Keys(args, l.keys[:0])
+	t, same := l.common(args, l.keys)
+	if !same {
+		s.refuse(errCrossSlot)
+		return true
+	}
+	n, cause := l.owner(t.slot)
+	if cause != "" {
+		s.refuse(cause)
+		return true
+	}
+	if s.tx == nil {
+		s.tx = &transaction{}
+	}
+	if s.tx.pin == nil {
+		s.tx.pin, cause = n.pin(s, laneKey{s.db, s.resp3})
+		if cause != "" {
+			s.tx = nil
+			s.refuse(cause)
+			return true
+		}
+	}
+	if s.tx.pin.node != n {
+		s.refuse("ERR keys of different nodes cannot be watched together through cosky-proxy")
+		return true
+	}
+	r := l.newRequest(s, cmd)
+	r.alone, r.private = true, true
+	s.enqueue(r)
+	s.tx.pin.send(r, raw)
+	return true
+}
+
+func (s *session) unwatch(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	if s.tx == nil {
+		return s.ok(cmd)
+	}
+	if s.drain() {
+		return false
+	}
+	s.endTransaction()
+	return s.ok(cmd)
+}
+
+// blocking sends a command that may block its connection on a pin, where it can
+// block nobody else. Nothing of this session follows until it is answered.
+func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	if (cmd.Name == "xread" || cmd.Name == "xreadgroup") && !blocks(args) {
+		return s.forward(cmd, args, raw)
+	}
+	var problem string
+	l.keys, problem = cmd.Keys(args, l.keys[:0])
+	if problem != "" {
+		s.refuse(problem)
+		return true
+	}
+	if s.drain() {
+		return false
+	}
+	e := l.effect.reset()
+	t := l.anyShard()
+	if len(l.keys) > 0 {
+		var same bool
+		if t, same = l.common(args, l.keys); !same {
+			s.refuse(errCrossSlot)
+			return true
+		}
+	}
+	n, cause := l.owner(t.slot)
+	if cause != "" {
+		s.refuse(cause)
+		return true
+	}
+	ln := s.pin
+	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
+		ln = s.tx.pin
+	} else if ln, cause = n.pin(s, laneKey{s.db, s.resp3}); cause != "" {
+		s.refuse(cause)
+		return true
+	} else {
+		s.pin, ln.leaving = ln, true
+	}
+	for _, k := range l.keys {
+		l.concern(e, args[k], true)
+	}
+	r := l.newRequest(s, cmd)
+	r.slot, r.keyed, r.private = t.slot, t.keyed, true
+	r.raw = append(r.raw[:0], raw...)
+	// A write that waits for ever must not keep reads of its keys from the cache
+	// for ever: it only counts once it has happened, at its reply.
+	for i := range e.touches {
+		e.touches[i].write = false
+	}
+	l.begin(r, e)
+	s.enqueue(r)
+	s.exclusive, s.patient = true, true
+	ln.send(r, raw)
+	return true
+}
+
+// blocks reports whether XREAD or XREADGROUP has a BLOCK option.
+func blocks(args [][]byte) bool {
+	for _, a := range args[1:] {
+		if equalFold(a, "STREAMS") {
+			return false
+		}
+		if equalFold(a, "BLOCK") {
+			return true
+		}
+	}
+	return false
+}
+
+// unpin gives up the session's private connections.
+func (s *session) unpin() {
+	if s.pin != nil {
+		ln := s.pin
+		s.pin, s.patient = nil, false
+		ln.node.unpin(ln)
+	}
+	if s.tx != nil && s.tx.pin != nil {
+		ln := s.tx.pin
+		s.tx.pin = nil
+		ln.fail("")
+	}
+	s.upload = nil
+}
+
+// unpinned tells the session that ln, which it leased, is gone.
+func (s *session) unpinned(ln *lane) {
+	if s.pin == ln {
+		s.pin, s.patient = nil, false
+	}
+	if s.tx != nil && s.tx.pin == ln {
+		s.tx.pin, s.tx.lostPin = nil, true
+	}
+	if s.upload != nil && s.upload.pin == ln {
+		s.upload.pin = nil
+	}
+}
+
+// settlePin returns a leased connection to its node once the last reply the
+// session wanted from it has come.
+func (ln *lane) settlePin() {
+	s := ln.owner
+	if s != nil && s.pin == ln {
+		s.pin, s.patient = nil, false
+	}
+	ln.leaving = false
+	ln.node.unpin(ln)
+}

@@ -1,0 +1,155 @@
+package proxy
+
+import (
+	"fmt"
+
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// upload is a request that is passed on while it is still arriving: a value of
+// 512 MB needs no more memory here than one of 1 MB. It travels on a pin, where a slow
+// client holds up nobody else.
+type upload struct {
+	pin *lane // nil: the rest of the request is only skipped
+}
+
+// beginUpload is called with the beginning of an incomplete request that has
+// outgrown request_buffer. It returns how much of b it has taken: all of it when
+// the request is streamed, nothing when the request has to be held (or to wait).
+func (s *session) beginUpload(b []byte) int {
+	l := s.loop
+	declared := s.parser.Partial(b, &l.req)
+	args := l.req.Args
+	if declared == 0 || len(args) == 0 {
+		return s.holdWhole(b)
+	}
+	cmd := command.Lookup(args[0])
+	if cmd == nil || cmd.Arity > 0 && declared != cmd.Arity || declared < -cmd.Arity {
+		return s.holdWhole(b)
+	}
+	t, ready := s.uploadTarget(cmd, args)
+	if !ready {
+		return s.holdWhole(b)
+	}
+	if s.drain() {
+		return 0
+	}
+	n, cause := l.owner(t.slot)
+	var pin *lane
+	if cause == "" {
+		pin, cause = n.pin(s, laneKey{s.db, s.resp3})
+	}
+	s.parser.BeginSkim(b)
+	s.upload = &upload{pin: pin}
+	s.exclusive = true
+	if cause != "" {
+		s.refuse(cause)
+		return len(b)
+	}
+	s.pin, s.patient = pin, true
+	r := l.newRequest(s, cmd)
+	r.slot, r.keyed, r.private, r.alone = t.slot, t.keyed, true, true
+	l.begin(r, l.uploadEffect(cmd, args))
+	s.enqueue(r)
+	pin.send(r, b)
+	return len(b)
+}
+
+// uploadTarget finds the shard of a request whose end is not known yet. It is
+// not ready while the key has not arrived, or when the proxy has to see the whole
+// request for another reason.
+func (s *session) uploadTarget(cmd *command.Command, args [][]byte) (t target, ready bool) {
+	l := s.loop
+	switch {
+	case s.tx != nil, s.subscriptions() > 0, len(cmd.Subs) > 0, cmd.Has(command.Blocking):
+		return t, false
+	case l.srv.handlers[cmd.ID] != nil && !cmd.Script:
+		return t, false
+	case !l.clusters:
+		return t, true
+	case cmd.Split > 0:
+		return t, false
+	case cmd.SingleKey:
+		if cmd.KeyPos >= len(args) {
+			return t, false
+		}
+		return l.target(args[cmd.KeyPos]), true
+	case cmd.FirstKey > 0:
+		if cmd.FirstKey >= len(args) {
+			return t, false
+		}
+		return l.target(args[cmd.FirstKey]), true
+	}
+	return t, false
+}
+
+// uploadEffect: with one key its effect is exact; otherwise keys may follow that
+// nobody has seen yet.
+func (l *loop) uploadEffect(cmd *command.Command, args [][]byte) *effectScratch {
+	e := l.effect.reset()
+	if l.cache == nil {
+		return e
+	}
+	if cmd.SingleKey && cmd.KeyPos < len(args) {
+		l.concern(e, args[cmd.KeyPos], cmd.Has(command.Write))
+		return e
+	}
+	e.add(nearcache.All, true)
+	return e
+}
+
+// holdWhole lets an oversized request go on arriving in memory, up to
+// max_request.
+func (s *session) holdWhole(b []byte) int {
+	limit := s.loop.srv.opts.Clients.MaxRequest
+	if len(b) < limit {
+		return 0
+	}
+	s.loop.stats.ProtocolErrors++
+	s.reply(fmt.Appendf(nil, "-ERR Protocol error: the request exceeds clients.max_request (%d bytes) and cannot be streamed\r\n", limit))
+	s.finishAndClose()
+	return len(b)
+}
+
+// feed passes on the next piece of the request.
+func (s *session) feed(b []byte) int {
+	l, u := s.loop, s.upload
+	n, done, err := s.parser.Skim(b, &l.srv.opts.Protocol)
+	if err != nil {
+		l.stats.ProtocolErrors++
+		s.unpin()
+		s.reply(resp.AppendError(l.out[:0], "ERR "+err.Error()))
+		s.finishAndClose()
+		return len(b)
+	}
+	if u.pin != nil {
+		u.pin.extend(b[:n])
+		if u.pin.backlog() > l.srv.opts.Clients.RequestBuffer && !done {
+			u.pin.waiting = append(u.pin.waiting, s)
+			s.wait = waitLane
+			s.conn.PauseRead()
+		}
+	}
+	if done {
+		s.upload = nil
+		s.patient = false
+		if u.pin != nil {
+			u.pin.leaving = true
+			u.pin.lastRead = l.now()
+		}
+	}
+	return n
+}
+
+// extend appends a further piece of the request that was sent last.
+func (ln *lane) extend(b []byte) {
+	ln.queued += uint64(len(b))
+	if !ln.ready {
+		ln.pending = append(ln.pending, b...)
+		return
+	}
+	ln.conn.Out = append(ln.conn.Begin(), b...)
+	ln.conn.Dirty()
+}

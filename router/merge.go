@@ -1,0 +1,180 @@
+package router
+
+import (
+	"math/rand/v2"
+
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// Merge makes one reply of the shards' replies. shares says which arguments each
+// shard got, nil when all got the same. An error of any shard is the answer: a partial
+// figure would be a wrong one.
+type Merge func(replies [][]byte, shares []Share, resp3 bool) []byte
+
+// MergeFor returns how cmd's replies become one, by the response policy that
+// Redis publishes in the command's tips, or nil when nothing sensible is known.
+func MergeFor(cmd *command.Command) Merge {
+	switch cmd.Name {
+	case "mget":
+		return scatterArray
+	case "randomkey":
+		return anyKey
+	}
+	switch cmd.Response {
+	case command.ResponseOneSucceeded:
+		return oneSucceeded
+	case command.ResponseAllSucceeded:
+		return allSucceeded
+	case command.ResponseAggSum:
+		return fold(func(a, b int64) int64 { return a + b })
+	case command.ResponseAggMin:
+		return fold(func(a, b int64) int64 { return min(a, b) })
+	case command.ResponseAggMax:
+		return fold(func(a, b int64) int64 { return max(a, b) })
+	case command.ResponseAggLogicalAnd:
+		return fold(func(a, b int64) int64 { return a & b })
+	case command.ResponseAggLogicalOr:
+		return fold(func(a, b int64) int64 { return a | b })
+	case command.ResponseDefault:
+		return concat
+	default:
+		return nil
+	}
+}
+
+// firstError returns the first error reply, nil if there is none.
+func firstError(replies [][]byte) []byte {
+	for _, r := range replies {
+		if r[0] == '-' {
+			return r
+		}
+	}
+	return nil
+}
+
+func allSucceeded(replies [][]byte, _ []Share, _ bool) []byte {
+	if e := firstError(replies); e != nil {
+		return e
+	}
+	return replies[0]
+}
+
+func oneSucceeded(replies [][]byte, _ []Share, _ bool) []byte {
+	for _, r := range replies {
+		if r[0] != '-' {
+			return r
+		}
+	}
+	return replies[0]
+}
+
+// fold combines integers, or arrays of integers element by element.
+func fold(f func(a, b int64) int64) Merge {
+	return func(replies [][]byte, _ []Share, _ bool) []byte {
+		if e := firstError(replies); e != nil {
+			return e
+		}
+		kind, n, size := resp.ReadHeader(replies[0])
+		if kind == ':' {
+			acc := n
+			for _, r := range replies[1:] {
+				_, v, _ := resp.ReadHeader(r)
+				acc = f(acc, v)
+			}
+			return resp.AppendInt(nil, acc)
+		}
+		if kind != '*' {
+			return replies[0]
+		}
+		acc := integers(replies[0][size:], n)
+		for _, r := range replies[1:] {
+			_, m, sz := resp.ReadHeader(r)
+			for i, v := range integers(r[sz:], min(m, n)) {
+				acc[i] = f(acc[i], v)
+			}
+		}
+		out := resp.AppendArray(nil, len(acc))
+		for _, v := range acc {
+			out = resp.AppendInt(out, v)
+		}
+		return out
+	}
+}
+
+func integers(b []byte, n int64) []int64 {
+	out := make([]int64, 0, n)
+	for range n {
+		_, v, size := resp.ReadHeader(b)
+		out = append(out, v)
+		b = b[size:]
+	}
+	return out
+}
+
+// concat joins arrays, as KEYS needs it.
+func concat(replies [][]byte, _ []Share, _ bool) []byte {
+	if e := firstError(replies); e != nil {
+		return e
+	}
+	total, bytes := int64(0), 0
+	for _, r := range replies {
+		kind, n, _ := resp.ReadHeader(r)
+		if kind != '*' && kind != '~' {
+			return replies[0]
+		}
+		total += n
+		bytes += len(r)
+	}
+	out := resp.AppendArray(make([]byte, 0, bytes+16), int(total))
+	for _, r := range replies {
+		_, _, size := resp.ReadHeader(r)
+		out = append(out, r[size:]...)
+	}
+	return out
+}
+
+// scatterArray puts each share's elements back at the places of its keys.
+func scatterArray(replies [][]byte, shares []Share, _ bool) []byte {
+	if e := firstError(replies); e != nil {
+		return e
+	}
+	keys, bytes := 0, 0
+	for i := range shares {
+		keys += len(shares[i].Keys)
+		bytes += len(replies[i])
+	}
+	elems := make([][]byte, keys)
+	for i := range shares {
+		_, _, size := resp.ReadHeader(replies[i])
+		rest := replies[i][size:]
+		for _, k := range shares[i].Keys {
+			n := resp.Len(rest)
+			elems[k-1] = rest[:n]
+			rest = rest[n:]
+		}
+	}
+	out := resp.AppendArray(make([]byte, 0, bytes+16), keys)
+	for _, e := range elems {
+		out = append(out, e...)
+	}
+	return out
+}
+
+// anyKey picks one of the keys that the shards named; a shard without keys
+// answers null.
+func anyKey(replies [][]byte, _ []Share, _ bool) []byte {
+	if e := firstError(replies); e != nil {
+		return e
+	}
+	var named [][]byte
+	for _, r := range replies {
+		if _, n, _ := resp.ReadHeader(r); n >= 0 && r[0] == '$' {
+			named = append(named, r)
+		}
+	}
+	if len(named) == 0 {
+		return replies[0]
+	}
+	return named[rand.IntN(len(named))]
+}
