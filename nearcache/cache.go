@@ -181,7 +181,8 @@ func (c *Cache) reconcile() {
 	}
 }
 
-// release is called once for each entry that the store has let go of. It clears the entry's way, which voids it in all front tables.
+// release is called once for each entry that the store has let go of. It clears the
+// entry's way, which voids it in all front tables.
 func (c *Cache) release(e *Entry) {
 	c.lines[e.deps[0].stripe].ways[e.way].CompareAndSwap(e.id, 0)
 	c.entries.Add(-1)

@@ -34,6 +34,16 @@
 // of these are looked at on each hit; nothing has to be found and deleted to make
 // an entry void. Bump and its kin cost one atomic add.
 //
+// # Hot keys
+//
+// A fetched reply whose stripe has moved on can be delivered (Fill, which bumps) or
+// thrown away (TryFill, and its readers ask again). On a key that several loops ask for all the time
+// only the second converges after a change; TryFill explains why. In the simulator
+// (sim_test.go), which runs a calm phase after a stormy one, 26 % of the
+// calm reads are hits with Fill and 64 % with TryFill.
+//
+// # Consequences of the layout
+//
 // Two things follow from the layout. The same stripe serves several keys, so
 // an event voids its neighbours too: that costs a fetch, never an answer. And more
 // than seven entries of one stripe cannot be valid at once: New therefore makes
@@ -59,8 +69,9 @@
 //   - Bump after an uncached reply arrived and before a client may see it, unless
 //     the reply says nothing about current content.
 //   - StartFetch, and the choice of Fetch.Leases, before the fetch is sent.
-//   - Fill (or Refuse, or Bump if the reply is of no use) before any client may see
-//     the fetched reply.
+//   - Fill or TryFill before any client may see the fetched reply, with a nil entry if
+//     there is nothing to store. An error that says nothing about the key
+//     (LOADING, MOVED) needs neither.
 //   - A reader joins a fetch in flight only if it is still Current.
 //   - An entry's deadline is counted from the moment its fetch was sent, not from the
 //     moment its remaining time to live was read.

@@ -35,7 +35,7 @@ type Entry struct {
 	// set by Fill before the entry is published
 	id     uint64 // what its way in the directory must say
 	hash   uint64 // of key, db and kind: its place in the store
-	leases [2]*lease.Lease
+	leases [3]*lease.Lease
 	deps   [maxDeps]dep
 	n      uint8
 	way    uint8

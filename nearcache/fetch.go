@@ -23,7 +23,7 @@ type Fetch struct {
 	// Leases cover the fetched key; nil means not needed. Set them between StartFetch
 	// and sending: a stream that began to cover the key after the fetch was executed
 	// may have missed the change in between.
-	Leases [2]*lease.Lease
+	Leases [3]*lease.Lease
 
 	hash uint64
 	deps [maxDeps]dep // the key's stripe first, then others, All last
@@ -37,7 +37,7 @@ func (c *Cache) StartFetch(f *Fetch, key []byte, stripes ...Stripe) (ok bool) {
 	if len(stripes) > maxDeps-2 {
 		panic(fmt.Sprintf("BUG: nearcache: an entry cannot depend on %d extra stripes", len(stripes)))
 	}
-	f.Leases = [2]*lease.Lease{}
+	f.Leases = [3]*lease.Lease{}
 	f.hash = c.Hash(key)
 	f.n = 0
 	f.depend(c, c.StripeOf(f.hash))

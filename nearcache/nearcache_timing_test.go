@@ -19,7 +19,7 @@ func hot(tb testing.TB, n int) (*Reader, [][]byte, []uint64) {
 		hashes[i] = c.Hash(keys[i])
 		var f Fetch
 		c.StartFetch(&f, keys[i], c.StripeOf(c.Hash([]byte("ns:svc_itc"))))
-		f.Leases = [2]*lease.Lease{&l, &l}
+		f.Leases = [3]*lease.Lease{&l, &l}
 		c.Fill(&f, mustEntry(tb, string(keys[i]), value("0123456789012345678901234567890123456789"), forever))
 	}
 	c.store.settle()

@@ -18,6 +18,12 @@ type fetchKey struct {
 	kind nearcache.Kind
 }
 
+// otherKind identifies the fetch of the same key by the other command.
+func (id fetchKey) otherKind() fetchKey {
+	id.kind = nearcache.HGetAll + nearcache.SMembers - id.kind
+	return id
+}
+
 // fetch is one read for the near-cache under way, shared by every client of the
 // loop that asks for the same meanwhile. It is sent as [read, PTTL] on a fetch
 // lane, whose invalidations arrive in order with the replies.
@@ -58,11 +64,20 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 		l.stats.Bypasses++
 		return s.forward(cmd, args, raw)
 	}
-	if e := l.reader.Get(hash, int(s.db), kind, key, l.now()); e != nil {
-		s.hit(cmd, e)
-		return true
+	id := fetchKey{hash, s.db, kind}
+	// A read of this client that was sent to Redis must not be overtaken by an entry that
+	// was there before, but came to light only now: it may be older.
+	sent := s.fetching > 0 && l.fetches[id] != nil
+	if s.fetching > 0 && l.fetches[id.otherKind()] != nil {
+		return !s.drain()
 	}
-	if s.await(cmd, fetchKey{hash, s.db, kind}, class, key, raw) {
+	if !sent {
+		if e := l.reader.Get(hash, int(s.db), kind, key, l.now()); e != nil {
+			s.hit(cmd, e)
+			return true
+		}
+	}
+	if s.await(cmd, id, class, key, raw) {
 		l.stats.Misses++
 		return true
 	}
@@ -91,24 +106,36 @@ func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
 // current, or a new one. False: the key cannot be cached at the moment.
 func (s *session) await(cmd *command.Command, id fetchKey, class coskey.Class, key, raw []byte) bool {
 	l := s.loop
-	f := l.fetches[id]
-	switch {
-	case f != nil && !bytes.Equal(f.key, key):
+	f := l.fetchOf(id, class, key, raw)
+	if f == nil {
 		return false
-	case f != nil && f.Current(l.cache):
-		l.stats.Joined++
-	default:
-		if f = l.startFetch(id, class, key, raw); f == nil {
-			return false
-		}
 	}
 	r := l.newRequest(s, cmd)
 	r.sentAt = l.now()
 	r.slot, r.keyed = l.target(key).slot, l.clusters
 	s.enqueue(r)
-	s.fetching++
-	f.waiters.push(r)
+	f.join(r)
 	return true
+}
+
+// fetchOf is the fetch in flight if it is still current, else a new one; nil if
+// there can be none.
+func (l *loop) fetchOf(id fetchKey, class coskey.Class, key, raw []byte) *fetch {
+	f := l.fetches[id]
+	switch {
+	case f == nil:
+	case !bytes.Equal(f.key, key):
+		return nil
+	case f.Current(l.cache):
+		l.stats.Joined++
+		return f
+	}
+	return l.startFetch(id, class, key, raw)
+}
+
+func (f *fetch) join(r *request) {
+	r.sess.fetching++
+	f.waiters.push(r)
 }
 
 // startFetch sends a fetch if a write does not forbid it and a live source of
@@ -173,7 +200,7 @@ func (l *loop) cover(f *fetch, n *node, ln *lane, class coskey.Class, key []byte
 		}
 		f.until = min(f.until, now+int64(life))
 	}
-	return len(held) <= len(f.Leases)
+	return f.until > now
 }
 
 // fetchLane is the connection for reads of a database, or nil while it is not
@@ -185,7 +212,7 @@ func (n *node) fetchLane(db int32) *lane {
 		}
 		return nil
 	}
-	if n.avoided() {
+	if n.avoided() || n.loop.now() < n.refetchAt {
 		return nil
 	}
 	n.fetch[db] = n.open(laneKey{db, n.loop.srv.tracks()}, laneFetch)
@@ -242,16 +269,75 @@ func (f *fetch) land(l *loop, pttl []byte) {
 		f.giveUp(l)
 		return
 	}
-	l.cache.Fill(&f.Fetch, e)
-	for f.waiters.head != nil {
-		r := f.waiters.pop()
-		l.countReply(r.cmd, r.sentAt, false)
+	waiters := f.leave()
+	if !l.cache.TryFill(&f.Fetch, e) {
+		f.lose(l, waiters, e)
+		return
+	}
+	for waiters.head != nil {
+		l.deliverEntry(waiters.pop(), e)
+	}
+}
+
+// leave empties the fetch of those who wait for it.
+func (f *fetch) leave() fifo {
+	waiters := f.waiters
+	f.waiters = fifo{}
+	for r := waiters.head; r != nil; r = r.laneNext {
 		if r.sess != nil {
 			r.sess.fetching--
-			l.out = e.AppendReply(l.out[:0], r.resp3)
 		}
-		l.finish(r, l.out)
 	}
+	return waiters
+}
+
+func (l *loop) deliverEntry(r *request, e *nearcache.Entry) {
+	l.countReply(r.cmd, r.sentAt, false)
+	l.out = e.AppendReply(l.out[:0], r.resp3)
+	l.finish(r, l.out)
+}
+
+// lose: something happened to the key while the fetch was under way, so its
+// readers ask again, as if they had just come (see nearcache.Cache.TryFill). A reader whose
+// client waits for a later fetch as well must not end up with a newer answer than
+// that one brings; it takes what there is, which reveals the key's state.
+func (f *fetch) lose(l *loop, waiters fifo, e *nearcache.Entry) {
+	for r := waiters.head; r != nil; r = r.laneNext {
+		r.overtaken = r.sess != nil && r.sess.fetching > 0
+	}
+	bumped := false
+	for waiters.head != nil {
+		r := waiters.pop()
+		switch {
+		case r.sess == nil:
+			l.release(r)
+		case r.overtaken:
+			if !bumped {
+				l.cache.Bump(l.cache.StripeOf(f.id.hash))
+				bumped = true
+			}
+			l.deliverEntry(r, e)
+		default:
+			l.askAgain(r, f)
+		}
+	}
+}
+
+func (l *loop) askAgain(r *request, f *fetch) {
+	if r.sess.fetching == 0 {
+		if e := l.reader.Get(f.id.hash, int(f.id.db), f.id.kind, f.key, l.now()); e != nil {
+			l.deliverEntry(r, e)
+			return
+		}
+	}
+	if r.retries++; r.retries < nearcache.Patience {
+		class, _ := coskey.Classify(f.key)
+		if g := l.fetchOf(f.id, class, f.key, f.raw); g != nil {
+			g.join(r)
+			return
+		}
+	}
+	l.bypass(r, f, true)
 }
 
 // entry builds the entry; its life ends with the key's.
@@ -259,7 +345,8 @@ func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
 	until := f.until
 	switch _, ms, _ := resp.ReadHeader(pttl); {
 	case ms >= 0:
-		until = min(until, f.sentAt+ms*int64(time.Millisecond))
+		// Redis counts whole milliseconds, so one may have begun before the fetch was sent.
+		until = min(until, f.sentAt+(ms-1)*int64(time.Millisecond))
 	case ms == -2 && !emptyReply(f.body):
 		until = 0 // expired between the two commands
 	}
@@ -271,23 +358,22 @@ func emptyReply(b []byte) bool { return len(b) == 4 && b[1] == '0' }
 // giveUp lets everybody who waits ask for themselves, on the ordinary way, which
 // knows how to follow redirects and how to pass on errors and long replies.
 func (f *fetch) giveUp(l *loop) {
-	l.cache.Fill(&f.Fetch, nil)
 	if f.tooBig {
 		l.cache.Refuse(f.id.hash, int(f.id.db), f.id.kind, l.now())
 	}
-	for f.waiters.head != nil {
-		r := f.waiters.pop()
+	for waiters := f.leave(); waiters.head != nil; {
+		r := waiters.pop()
 		if r.sess == nil {
 			l.release(r)
 			continue
 		}
-		r.sess.fetching--
-		l.bypass(r, f)
+		l.bypass(r, f, false)
 	}
 }
 
-// bypass sends a read that waited for a failed fetch to the owner of its key.
-func (l *loop) bypass(r *request, f *fetch) {
+// bypass sends a read that waited in vain for a fetch to the owner of its key.
+// pending keeps all others past the cache until it is answered.
+func (l *loop) bypass(r *request, f *fetch, pending bool) {
 	n, cause := l.owner(r.slot)
 	var ln *lane
 	if cause == "" {
@@ -298,8 +384,9 @@ func (l *loop) bypass(r *request, f *fetch) {
 		return
 	}
 	e := l.effect.reset()
-	e.add(l.cache.StripeOf(f.id.hash), false)
+	e.add(l.cache.StripeOf(f.id.hash), pending)
 	l.begin(r, e)
+	r.retries = 0
 	if l.clusters {
 		r.raw = append(r.raw[:0], f.raw...)
 	}
@@ -361,14 +448,21 @@ func (ln *lane) startLease() {
 }
 
 // beat sends a heartbeat, unless the last one is still unanswered, and comes back
-// often enough that one lost beat does not end the lease.
+// often enough that one lost beat does not end the lease. A lane that stays silent
+// long after its lease has died is given up, for the sake of the fetches and
+// barriers that wait for it: they can do without.
 func (ln *lane) beat() {
 	if ln.closed {
 		return
 	}
-	if !ln.heartbeat {
-		ln.heartbeat = true
+	now := ln.loop.now()
+	switch {
+	case ln.beatAt == 0:
+		ln.beatAt = now
 		ln.ping(&pong{ln: ln, beat: true})
+	case now-max(ln.beatAt, ln.lastRead) > 2*int64(ln.loop.srv.opts.Cache.MaxStaleness):
+		ln.fail("ERR cosky-proxy gave up a silent invalidation stream of backend " + ln.node.addr)
+		return
 	}
 	ln.loop.nl.AfterFunc(ln.loop.srv.opts.Cache.MaxStaleness/4, ln.beat)
 }
@@ -397,7 +491,7 @@ func (p *pong) deliver(l *loop, r *request, reply []byte) {
 		p.ln.lease.Renew(p.sentAt + int64(l.srv.opts.Cache.MaxStaleness))
 	}
 	if p.beat {
-		p.ln.heartbeat = false
+		p.ln.beatAt = 0
 	}
 	if p.done != nil {
 		p.done()

@@ -23,8 +23,9 @@ func (s *session) forward(cmd *command.Command, args [][]byte, raw []byte) bool 
 	l.keys, problem = cmd.Keys(args, l.keys[:0])
 	switch {
 	case problem != "":
-		s.refuse(problem)
-		return true
+		// The backend finds the same fault, and has the better words for it.
+		l.concernUnknown(e, cmd)
+		return s.send(cmd, raw, l.anyShard(), e)
 	case len(l.keys) == 0:
 		return s.keyless(cmd, args, raw)
 	}

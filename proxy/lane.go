@@ -57,8 +57,8 @@ type lane struct {
 	strayed   bool       // a pin whose connection state is not that of its key any more: of no use to others
 
 	// fetch lanes only
-	lease     *lease.Lease // alive while a round trip on this connection is recent enough
-	heartbeat bool         // a PING is under way
+	lease  *lease.Lease // alive while a round trip on this connection is recent enough
+	beatAt int64        // when the heartbeat under way was sent (mono); 0: none is
 }
 
 // open starts connecting in the background.
@@ -340,7 +340,11 @@ func (ln *lane) handshaken(reply []byte) {
 	if reply[0] == '-' {
 		line := string(reply[1 : len(reply)-2])
 		ln.fail("ERR cosky-proxy cannot log in to backend " + ln.node.addr + ": " + line)
-		ln.node.refused(line)
+		if ln.kind == laneFetch {
+			ln.node.refetchLater(line)
+		} else {
+			ln.node.refused(line)
+		}
 		return
 	}
 	ln.handshake--

@@ -22,17 +22,18 @@ type node struct {
 	addr string
 	info *cluster.Node // newest topology's view; nil for a redirect target not in it yet
 
-	shared  map[laneKey]*lane // lanes that take new requests
-	plain   [2]*lane          // shared[{0, false}] and shared[{0, true}], without the map
-	fetch   map[int32]*lane   // by database
-	idle    map[laneKey][]*lane
-	opened  map[*lane]struct{} // every lane that is not closed, retired ones and pins included
-	stats   *stats.Node
-	goneIn  uint64 // bytes of connections that have closed
-	goneOut uint64
-	retryAt int64 // do not dial before (mono); 0: healthy
-	backoff time.Duration
-	cause   string // why the node is being avoided, as an error line
+	shared    map[laneKey]*lane // lanes that take new requests
+	plain     [2]*lane          // shared[{0, false}] and shared[{0, true}], without the map
+	fetch     map[int32]*lane   // by database
+	idle      map[laneKey][]*lane
+	opened    map[*lane]struct{} // every lane that is not closed, retired ones and pins included
+	stats     *stats.Node
+	goneIn    uint64 // bytes of connections that have closed
+	goneOut   uint64
+	retryAt   int64 // do not dial before (mono); 0: healthy
+	refetchAt int64 // do not open a fetch lane before (mono)
+	backoff   time.Duration
+	cause     string // why the node is being avoided, as an error line
 }
 
 func (l *loop) node(addr string) *node {
@@ -109,6 +110,15 @@ func (n *node) refused(reason string) {
 	n.cause = "ERR cosky-proxy cannot log in to backend " + n.addr + ": " + reason
 	n.retryAt = mono.Now() + int64(n.backoff)
 	n.backoff = min(2*n.backoff, o.BackoffMax)
+}
+
+// refetchPause is how long a node is left alone that refuses a fetch lane, for
+// instance because the proxy's user may not use CLIENT TRACKING.
+const refetchPause = 5 * time.Second
+
+func (n *node) refetchLater(reason string) {
+	n.refetchAt = n.loop.now() + int64(refetchPause)
+	n.loop.srv.log.Warn("nothing is cached from this backend: it refuses the tracking connection", "node", n.addr, "reply", reason)
 }
 
 func (n *node) reachable() {

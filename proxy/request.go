@@ -23,33 +23,34 @@ const (
 // goes first, sess becomes nil and the lane's side releases it; requests of the
 // proxy itself (fetches, heartbeats, handshakes) never have a session.
 type request struct {
-	sess     *session         // whose reply this is; nil: nobody's any more
-	next     *request         // session FIFO
-	laneNext *request         // lane FIFO, waiters of a fetch, or the loop's free list
-	lane     *lane            // where it is in flight
-	cmd      *command.Command // nil for the proxy's own requests
-	sink     sink             // takes the whole reply instead of the client; nil: the bytes go to the client as they come
-	buf      []byte           // reply bytes held until their turn, or collected for the sink
-	raw      []byte           // the request itself, kept while it may have to be sent again
-	touches  []touch          // what it does to the near-cache
-	off      uint64           // position of its first byte in the lane's stream
-	size     int              // its length there
-	sentAt   int64            // when it was queued on a lane (mono)
-	deadline int64            // when retrying ends (mono); 0: not retried yet
-	limit    int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set
-	index    int32            // meaning belongs to the sink: position among a scatter's children, phase of a fetch
-	slot     uint16           // hash slot of its keys
-	retries  uint8            // redirects and repeats so far
-	state    replyState
-	origin   string // address of the node whose reply is being delivered
-	alone    bool   // part of a block or of a pin's state: never sent again by itself
-	private  bool   // belongs on a pin
-	ordered  bool   // counted in its session's everyKey although no stripe says so
-	keyed    bool   // slot is meaningful: redirects and repeats find the owner by it
-	barrier  bool   // its effects are not known: wait for the invalidation streams before answering
-	overrun  bool
-	resp3    bool
-	db       int32
+	sess      *session         // whose reply this is; nil: nobody's any more
+	next      *request         // session FIFO
+	laneNext  *request         // lane FIFO, waiters of a fetch, or the loop's free list
+	lane      *lane            // where it is in flight
+	cmd       *command.Command // nil for the proxy's own requests
+	sink      sink             // takes the whole reply instead of the client; nil: the bytes go to the client as they come
+	buf       []byte           // reply bytes held until their turn, or collected for the sink
+	raw       []byte           // the request itself, kept while it may have to be sent again
+	touches   []touch          // what it does to the near-cache
+	off       uint64           // position of its first byte in the lane's stream
+	size      int              // its length there
+	sentAt    int64            // when it was queued on a lane (mono)
+	deadline  int64            // when retrying ends (mono); 0: not retried yet
+	limit     int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set
+	index     int32            // meaning belongs to the sink: position among a scatter's children, phase of a fetch
+	slot      uint16           // hash slot of its keys
+	retries   uint8            // redirects and repeats so far
+	state     replyState
+	origin    string // address of the node whose reply is being delivered
+	alone     bool   // part of a block or of a pin's state: never sent again by itself
+	private   bool   // belongs on a pin
+	overtaken bool   // waits for a fetch while its client waits for a later one, too
+	ordered   bool   // counted in its session's everyKey although no stripe says so
+	keyed     bool   // slot is meaningful: redirects and repeats find the owner by it
+	barrier   bool   // its effects are not known: wait for the invalidation streams before answering
+	overrun   bool
+	resp3     bool
+	db        int32
 }
 
 // sink consumes the complete reply of a request. It runs on the loop; reply dies

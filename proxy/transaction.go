@@ -345,7 +345,7 @@ func (x *execution) complete(s *session, reply []byte) []byte {
 	}
 	out, rest := append([]byte(nil), reply[:size]...), reply[size:]
 	for i, cmd := range x.tx.cmds {
-		n := resp.Len(rest)
+		n := replyLen(rest)
 		answer := rest[:n]
 		rest = rest[n:]
 		if len(own) == 0 || own[0].at != i {
@@ -366,6 +366,16 @@ func (x *execution) complete(s *session, reply []byte) []byte {
 		out = append(out, answer...)
 	}
 	return out
+}
+
+// replyLen is the length of the complete reply at the start of b, however nested.
+func replyLen(b []byte) int {
+	if n := resp.Len(b); n > 0 {
+		return n
+	}
+	var sc resp.ReplyScanner
+	n, _, _ := sc.Scan(b)
+	return n
 }
 
 // relaunch repeats a block of which nothing was executed.
@@ -476,12 +486,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	if (cmd.Name == "xread" || cmd.Name == "xreadgroup") && !blocks(args) {
 		return s.forward(cmd, args, raw)
 	}
-	var problem string
-	l.keys, problem = cmd.Keys(args, l.keys[:0])
-	if problem != "" {
-		s.refuse(problem)
-		return true
-	}
+	l.keys, _ = cmd.Keys(args, l.keys[:0]) // the backend has the better words for what is wrong with them
 	if s.drain() {
 		return false
 	}

@@ -1,7 +1,6 @@
 package clustertest
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -79,8 +78,9 @@ func (s *SentinelSet) launchSentinel(master *Redis) *Redis {
 	})
 }
 
-// AwaitOK waits until every sentinel that runs names the same master, which
-// says so itself, and knows the other sentinels and both other data servers.
+// AwaitOK waits until every sentinel that runs names the same master and knows
+// the other sentinels and both other data servers, and the data servers that run
+// have taken their roles. A frozen one has not.
 func (s *SentinelSet) AwaitOK() {
 	s.t.Helper()
 	Await(s.t, "the sentinels to agree", func() error {
@@ -108,16 +108,27 @@ func (s *SentinelSet) AwaitOK() {
 				return fmt.Errorf("%s knows %s other sentinels", r.Addr, state["num-other-sentinels"])
 			}
 		}
-		for _, r := range s.Nodes {
-			if r.Addr == master {
-				if r.InfoField("replication", "role") != "master" {
-					return errors.New("the master is not in its role yet")
-				}
-				return nil
-			}
-		}
-		return fmt.Errorf("sentinels name %q", master)
+		return s.rolesTaken(master)
 	})
+}
+
+// rolesTaken checks that every data server that runs is what the sentinels want
+// it to be: the master, or a replica in sync.
+func (s *SentinelSet) rolesTaken(master string) error {
+	found := false
+	for _, r := range s.Nodes {
+		want, field := "up", "master_link_status"
+		if r.Addr == master {
+			want, field, found = "master", "role", true
+		}
+		if got := r.InfoField("replication", field); r.Running() && got != want {
+			return fmt.Errorf("%s has %s:%s, want %s", r.Addr, field, got, want)
+		}
+	}
+	if !found {
+		return fmt.Errorf("sentinels name %q", master)
+	}
+	return nil
 }
 
 // stateAt returns a sentinel's fields for the master.

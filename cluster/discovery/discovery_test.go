@@ -335,6 +335,7 @@ func TestSentinel(t *testing.T) {
 		t.Error("the lease of the old master is not revoked")
 	}
 	set.Nodes[0].Thaw()
+	set.AwaitOK()
 
 	second.Stop()
 	third := set.AwaitFailover(second)

@@ -34,6 +34,16 @@ func memoryLimit(cfg *conf.Config) int64 {
 	return int64(cfg.NearCache.MaxBytes + cfg.Clients.BufferMemory + cfg.Scripts.MaxBytes + rest)
 }
 
+// spareProcessor lets the control plane and the collector run beside event loops
+// that are all busy: a loop does not yield its processor by itself. It settles the
+// number of loops first, which the number of processors decides.
+func spareProcessor(cfg *conf.Config, environ []string) {
+	cfg.Loops = loops(cfg)
+	if need := cfg.Loops + 1; !isSet(environ, "GOMAXPROCS") && runtime.GOMAXPROCS(0) < need {
+		runtime.GOMAXPROCS(need)
+	}
+}
+
 func isSet(environ []string, name string) bool {
 	return slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, name+"=") })
 }

@@ -71,6 +71,7 @@ func run(args, environ []string, stdout, stderr io.Writer, build builder) int {
 
 	logger := newLogger(cfg, stderr)
 	limitMemory(cfg, environ)
+	spareProcessor(cfg, environ)
 	raiseFileLimit(cfg, logger)
 	ctx, stop := stopOnSignal(logger)
 	defer stop()

@@ -259,8 +259,8 @@ func (c verb) check(v *resp.Value) error {
 }
 
 func (l *link) message(channel, payload []byte) {
-	l.s.messages.Add(1)
 	l.s.opts.OnMessage(channel, payload)
+	l.s.messages.Add(1)
 }
 
 func (l *link) answered(q question) {

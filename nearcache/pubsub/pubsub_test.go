@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -16,8 +17,7 @@ import (
 	"cosky-proxy/proxy/mono"
 )
 
-// recorder keeps the messages and, with each, whether the lease at that moment was
-// alive without it.
+// recorder keeps the messages.
 type recorder struct {
 	mu   sync.Mutex
 	seen []string
@@ -180,7 +180,7 @@ func TestAuthentication(t *testing.T) {
 	r := clustertest.StartRedis(t)
 	r.Do("ACL", "SETUSER", "default", "resetpass", ">secret")
 	r.Do("ACL", "SETUSER", "reader", "on", ">pass", "+@all", "allchannels")
-	r.Do("ACL", "SETUSER", "deaf", "on", ">pass", "+@all", "resetchannels", "&ops:*")
+	r.Do("ACL", "SETUSER", "deaf", "on", ">pass", "+@all", "resetchannels", "&ops:svc_idx", "&ops:cfg:*", "&ops:svc_itc:*")
 	for name, o := range map[string]Options{
 		"password": {Password: "secret"},
 		"user":     {User: "reader", Password: "pass"},
@@ -241,26 +241,22 @@ func TestLoopsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// script is a node that says what it is told, without reading what it is asked.
-func script(t *testing.T, says ...string) Options {
-	said := make(chan string, len(says))
-	for _, b := range says {
-		said <- b
-	}
+// hangUp, said by a scripted node, closes the connection.
+const hangUp = ""
+
+// scripted is a node that says what it is told and does not listen.
+func scripted(t *testing.T, says <-chan string) Options {
 	return Options{Addr: "script", MaxStaleness: time.Hour, Dial: func(context.Context, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		t.Cleanup(func() { theirs.Close() })
+		go io.Copy(io.Discard, theirs)
 		go func() {
-			buf := make([]byte, 4096)
-			for {
-				if _, err := theirs.Read(buf); err != nil {
+			for b := range says {
+				if b == hangUp {
+					theirs.Close()
 					return
 				}
-			}
-		}()
-		go func() {
-			for b := range said {
-				if _, err := theirs.Write([]byte(b)); err != nil {
+				if _, err := io.WriteString(theirs, b); err != nil {
 					return
 				}
 			}
@@ -277,34 +273,12 @@ func confirm(kind, channel string, n int) string {
 // messages in between are handled already.
 func TestTheOrderOfConfirmations(t *testing.T) {
 	steps := make(chan string)
-	o := script(t)
-	o.Dial = func(context.Context, string) (net.Conn, error) {
-		ours, theirs := net.Pipe()
-		go func() {
-			buf := make([]byte, 4096)
-			for {
-				if _, err := theirs.Read(buf); err != nil {
-					return
-				}
-			}
-		}()
-		go func() {
-			defer theirs.Close()
-			for b := range steps {
-				if _, err := theirs.Write([]byte(b)); err != nil {
-					return
-				}
-			}
-		}()
-		return ours, nil
-	}
+	defer close(steps)
+	o := scripted(t, steps)
 	var rec recorder
 	o.OnMessage = rec.add
-	s := New(o)
+	s := run(t, o)
 	cover(s, "dev")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go s.Run(ctx)
 
 	lively := func() string {
 		switch l := s.LeaseFor([]byte("dev")); {
@@ -341,7 +315,7 @@ func TestTheOrderOfConfirmations(t *testing.T) {
 		t.Error(err)
 	}
 	l := s.LeaseFor([]byte("dev"))
-	close(steps)
+	steps <- hangUp
 	clustertest.Await(t, "the lease to be revoked", func() error {
 		if !l.Revoked() {
 			return errors.New("it is not")
@@ -353,14 +327,17 @@ func TestTheOrderOfConfirmations(t *testing.T) {
 func TestNonsenseEndsTheConnection(t *testing.T) {
 	for _, says := range []string{
 		"HTTP/1.1 400 Bad Request\r\n\r\n",
-		"+OK\r\n",                          // a PING is not answered so
-		"-LOADING the data set\r\n",        // nor may it fail
-		"$1\r\n1\r\n$1\r\n2\r\n",           // an answer to no question
-		confirm("subscribe", "dev:cfg", 1), // nor to this one
+		"+OK\r\n",                                                  // a PING is not answered so
+		"-LOADING the data set\r\n",                                // nor may it fail
+		"$1\r\n1\r\n$1\r\n2\r\n",                                   // an answer to no question
+		confirm("subscribe", "dev:cfg", 1),                         // nor to this one
 		"*2\r\n$4\r\npong\r\n$1\r\n1\r\n*99999999999999999999\r\n", // malformed
 		"$99999999\r\n" + strings.Repeat("x", maxMessage+1),        // endless
 	} {
-		s := run(t, script(t, says))
+		node := make(chan string, 1)
+		node <- says
+		close(node)
+		s := run(t, scripted(t, node))
 		clustertest.Await(t, "the end of the connection", func() error {
 			if s.Stats().Reconnects == 0 {
 				return fmt.Errorf("still connected after %.40q", says)

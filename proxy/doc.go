@@ -1,0 +1,45 @@
+// Package proxy is the data plane: it takes Redis commands from clients, sends
+// them to the server that owns their keys, and gives the replies back in order.
+//
+// # Reading order
+//
+// Server (server.go) owns N loops. A loop (loop.go) owns everything else, on one
+// goroutine: sessions (session.go), one per client; nodes (node.go), one per Redis
+// server; lanes (lane.go), the connections to a node. A request (request.go) is one
+// command on its way, with a place in its session's queue and one in its lane's.
+//
+//	session.OnData → next → dispatch → handler or forward → send → lane
+//	lane.OnData → take → reply → finish → session's output
+//
+// What is not simply forwarded has a handler (handlers.go): connection state
+// (connection.go), transactions and blocking commands (transaction.go), Pub/Sub
+// (subscribe.go), scripts (scripts.go), INFO (info.go), commands split or sent to every
+// shard (scatter.go), requests too large to hold (upload.go). Replies that speak of the
+// backend's state are followed up in redirect.go. The near-cache is used in cached.go; events.go
+// feeds it from CoSky's Pub/Sub.
+//
+// # Lanes and pins
+//
+// A lane is shared by all sessions of a loop that need the same connection state:
+// protocol version and database. Replies are copied, never converted, hence a lane
+// per protocol. State that cannot be shared (WATCH, a blocking command, a request of half a
+// gigabyte) takes a pin: the same type, leased to one session.
+//
+// # Order
+//
+// Commands of one session that travel on one lane are executed in order. The
+// session makes sure of the rest: before a command takes another way than those
+// still in flight, it waits for them (session.mustWait, session.send, session.touched).
+//
+// # Effects on the near-cache
+//
+// Every command that may write a cacheable key, or whose reply shows one, carries
+// touches. They begin before it is sent (loop.begin) and end before its reply is
+// seen (loop.settle); package nearcache explains why that suffices.
+//
+// # Concurrency
+//
+// Nothing here locks except scriptMemory and eventSource, neither on the path of a
+// plain command or a cache hit. A loop's fields belong to its goroutine; other
+// goroutines use netloop.Loop.Post. Handlers must not block.
+package proxy
