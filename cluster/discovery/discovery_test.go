@@ -15,6 +15,7 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/cluster/slot"
+	"cosky-proxy/conf"
 	"cosky-proxy/nearcache/lease"
 	"cosky-proxy/proxy/mono"
 )
@@ -22,10 +23,12 @@ import (
 // open parses a URL and builds a Discovery that logs into the test's output.
 func open(t *testing.T, url string, change func(*Options)) *Discovery {
 	t.Helper()
-	backend, err := ParseBackend(url)
+	u, err := conf.ParseBackend(url)
 	if err != nil {
 		t.Fatal(err)
 	}
+	mode := map[conf.BackendKind]cluster.Mode{conf.Standalone: cluster.Standalone, conf.Cluster: cluster.Cluster, conf.Sentinel: cluster.Sentinel}[u.Kind]
+	backend := Backend{Mode: mode, Seeds: u.Addrs, MasterName: u.Master, User: u.User, Password: string(u.Password), DB: u.DB}
 	opts := Options{Backend: backend, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	if change != nil {
 		change(&opts)

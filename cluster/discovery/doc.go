@@ -4,7 +4,6 @@
 // that each primary still is what the snapshot says, because the near-cache may
 // serve a value only while that is proven.
 //
-//	backend, err := discovery.ParseBackend("redis-cluster://10.0.0.1,10.0.0.2")
 //	d := discovery.New(discovery.Options{Backend: backend, ...})
 //	topology, err := d.Start(ctx)  // the first snapshot, or every seed with its cause
 //	go d.Run(ctx)                  // keeps it fresh
