@@ -246,7 +246,7 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 		f.landed = true
 		f.tooBig = r.overrun || len(reply) > l.srv.opts.Cache.MaxEntry
 		f.failed = f.tooBig || reply[0] == '-'
-		if !f.failed {
+		if !f.tooBig {
 			f.body = append(f.body, reply...)
 		}
 	case fetchPTTL:
@@ -355,19 +355,29 @@ func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
 
 func emptyReply(b []byte) bool { return len(b) == 4 && b[1] == '0' }
 
-// giveUp lets everybody who waits ask for themselves, on the ordinary way, which
+// giveUp ends a fetch that brought nothing to keep. A wrong type is the answer for
+// everybody who waits; otherwise they ask for themselves, on the ordinary way, which
 // knows how to follow redirects and how to pass on errors and long replies.
 func (f *fetch) giveUp(l *loop) {
 	if f.tooBig {
 		l.cache.Refuse(f.id.hash, int(f.id.db), f.id.kind, l.now())
 	}
-	for waiters := f.leave(); waiters.head != nil; {
-		r := waiters.pop()
-		if r.sess == nil {
-			l.release(r)
-			continue
+	waiters := f.leave()
+	if bytes.HasPrefix(f.body, []byte("-WRONGTYPE ")) {
+		l.cache.Bump(l.cache.StripeOf(f.id.hash)) // it says what the key is now
+		for waiters.head != nil {
+			r := waiters.pop()
+			l.countReply(r.cmd, r.sentAt, true)
+			l.finish(r, f.body)
 		}
-		l.bypass(r, f, false)
+		return
+	}
+	for waiters.head != nil {
+		if r := waiters.pop(); r.sess != nil {
+			l.bypass(r, f, false)
+		} else {
+			l.release(r)
+		}
 	}
 }
 
@@ -387,7 +397,7 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 	e.add(l.cache.StripeOf(f.id.hash), pending)
 	l.begin(r, e)
 	r.retries = 0
-	if l.clusters {
+	if l.resends {
 		r.raw = append(r.raw[:0], f.raw...)
 	}
 	ln.send(r, f.raw)
@@ -507,31 +517,56 @@ func (l *loop) raise(r *request, n *node, reply []byte) bool {
 		return false
 	}
 	r.buf = append(r.buf[:0], reply...)
+	l.synchronise(n, func() {
+		if r.sink != nil {
+			l.deliver(r, r.buf)
+			return
+		}
+		l.finish(r, r.buf)
+	})
+	return true
+}
+
+// raiseFirst does the same for a reply too long to be held: the lane stops being
+// read before its first byte is passed on. False: there is nothing to wait for.
+func (ln *lane) raiseFirst() bool {
+	r, l := ln.inflight.head, ln.loop
+	if r == nil || ln.handshake > 0 || !r.barrier || r.sink != nil {
+		return false
+	}
+	r.barrier = false
+	if l.srv.fetchLanes.Load() == 0 {
+		return false
+	}
+	ln.conn.PauseRead()
+	l.synchronise(ln.node, func() {
+		if !ln.closed {
+			ln.conn.ResumeRead()
+		}
+	})
+	return true
+}
+
+// synchronise calls done when all loops have handled everything that n (nil:
+// every node) had sent on their fetch lanes.
+func (l *loop) synchronise(n *node, done func()) {
 	addr := ""
 	if n != nil {
 		addr = n.addr
 	}
-	loops := l.srv.loops
-	missing := len(loops)
+	missing := len(l.srv.loops)
 	arrived := func() {
-		if missing--; missing > 0 {
-			return
+		if missing--; missing == 0 {
+			done()
 		}
-		held := r.buf
-		if r.sink != nil {
-			l.deliver(r, held)
-			return
-		}
-		l.finish(r, held)
 	}
-	for _, o := range loops {
+	for _, o := range l.srv.loops {
 		if o == l {
 			o.quiesce(addr, arrived)
 			continue
 		}
 		o.nl.Post(func() { o.quiesce(addr, func() { l.nl.Post(arrived) }) })
 	}
-	return true
 }
 
 // quiesce calls done once a round trip on each of the loop's fetch lanes to addr

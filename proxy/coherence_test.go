@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
@@ -164,6 +166,16 @@ var writes = []struct {
 	{"FCALL", []string{"HSET H f 1"}, []string{"HGETALL H"}, [][]string{
 		{"FUNCTION", "LOAD", "REPLACE", "#!lua name=w\nredis.register_function('w', function(k, a) return redis.call('HSET',a[1],'f','2') end)"},
 		words("FCALL w 0 H")}},
+	{"config_set archives the version before", []string{"HSET H version 1 hash x"}, []string{"HGETALL H", "HGETALL {n}:cfg_htr:a:1", "SMEMBERS {n}:cfg_idx"},
+		[][]string{{"EVAL", lua.ByName("config_set").Text, "1", "{n}", "a", "data", "y"}}},
+	{"registry_register", nil, []string{"SMEMBERS S", "SMEMBERS S2", "HGETALL {n}:svc_stat", "HGETALL {n}:svc_itc:s@http#h#1"},
+		[][]string{{"EVAL", lua.ByName("registry_register").Text, "1", "{n}", "60", "s", "s@http#h#1", "http", "h", "1", "1"}}},
+	{"registry_deregister", []string{"SADD S s@http#h#1", "HSET {n}:svc_itc:s@http#h#1 f v"}, []string{"SMEMBERS S", "HGETALL {n}:svc_itc:s@http#h#1"},
+		[][]string{{"EVAL", lua.ByName("registry_deregister").Text, "1", "{n}", "s", "s@http#h#1"}}},
+	{"discovery_get_instances notices an expired one", []string{"SADD S s@http#h#1"}, []string{"SMEMBERS S"},
+		[][]string{{"EVAL", lua.ByName("discovery_get_instances").Text, "1", "{n}", "s"}}},
+	{"service_topology_add", nil, []string{"HGETALL {n}:topology_idx", "HGETALL {n}:topology:c"},
+		[][]string{{"EVAL", lua.ByName("service_topology_add").Text, "1", "{n}", "c", "p"}}},
 	{"FLUSHDB", []string{"HSET H f 1", "SADD S m"}, []string{"HGETALL H", "SMEMBERS S"}, [][]string{words("FLUSHDB")}},
 	{"FLUSHALL ASYNC", []string{"HSET H f 1", "SADD S m"}, []string{"HGETALL H", "SMEMBERS S"}, [][]string{words("FLUSHALL ASYNC")}},
 }
@@ -543,6 +555,10 @@ func TestHitPathDoesNotAllocate(t *testing.T) {
 		{"SET and HGET of a cached key", clustertest.Encode("HSET", hashKey, "f", "v") + clustertest.Encode("HGET", hashKey, "f"), ":0\r\n$1\r\nv\r\n"},
 	}
 	r.direct.Do("SET", "plain", "value")
+	limit := 0.01
+	if forgetful() {
+		limit = 0.1
+	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			const depth, rounds, ops = 32, 3200, 32 * 3200
@@ -569,11 +585,22 @@ func TestHitPathDoesNotAllocate(t *testing.T) {
 				round()
 			}
 			runtime.ReadMemStats(&after)
-			if n := after.Mallocs - before.Mallocs; float64(n) >= 0.01*ops {
+			if n := after.Mallocs - before.Mallocs; float64(n) >= limit*ops {
 				t.Errorf("%d allocations in %d commands", n, ops)
 			}
 		})
 	}
+}
+
+// forgetful reports whether pools drop what they are given, as the race detector makes them do:
+// ristretto notes hits in a pool.
+func forgetful() bool {
+	p := sync.Pool{New: func() any { return new(int) }}
+	return testing.AllocsPerRun(10, func() {
+		for range 100 {
+			p.Put(p.Get())
+		}
+	}) > 0
 }
 
 // TestSlowFetchDoesNotBecomeFresh: NC-02, with the reply of a fetch held back on the wire
@@ -618,7 +645,9 @@ func TestNothingOutlivesItsStream(t *testing.T) {
 	}
 	for name, cut := range cuts {
 		t.Run(name, func(t *testing.T) {
-			r, wire := startRelayed(t)
+			r, wire := startRelayed(t, func(o *proxy.Options) {
+				o.Cache.MaxStaleness = 2 * clustertest.Deadline // time does not help
+			})
 			for i := range 5 {
 				r.direct.Do("HSET", hashKey, "f", fmt.Sprint(i))
 				r.direct.Do("SADD", setKey, fmt.Sprint(i))
@@ -695,6 +724,7 @@ type relay struct {
 	pipes   map[*pipe]bool
 	muted   map[laneSort]bool
 	refused map[laneSort]bool
+	lagging map[laneSort]time.Duration
 }
 
 // pipe is one connection through a relay.
@@ -711,7 +741,7 @@ func startRelay(t *testing.T, target string) *relay {
 		t.Fatal(err)
 	}
 	r := &relay{addr: ln.Addr().String(), target: target,
-		pipes: map[*pipe]bool{}, muted: map[laneSort]bool{}, refused: map[laneSort]bool{}}
+		pipes: map[*pipe]bool{}, muted: map[laneSort]bool{}, refused: map[laneSort]bool{}, lagging: map[laneSort]time.Duration{}}
 	r.changed = sync.NewCond(&r.mu)
 	var all sync.WaitGroup
 	t.Cleanup(func() {
@@ -794,6 +824,11 @@ func (r *relay) downstream(p *pipe) {
 func (r *relay) pass(p *pipe) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if d := r.lagging[p.sort]; d > 0 {
+		r.mu.Unlock()
+		time.Sleep(rand.N(d))
+		r.mu.Lock()
+	}
 	for r.muted[p.sort] && !p.closed {
 		r.changed.Wait()
 	}
@@ -818,6 +853,13 @@ func (r *relay) setMuted(k laneSort, on bool) {
 	defer r.mu.Unlock()
 	r.muted[k] = on
 	r.changed.Broadcast()
+}
+
+// lag delays what Redis says on connections of a kind by up to d, each time anew.
+func (r *relay) lag(k laneSort, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lagging[k] = d
 }
 
 // refuse ends new connections of a kind as soon as they show what they are.

@@ -19,6 +19,10 @@ func (s *session) forward(cmd *command.Command, args [][]byte, raw []byte) bool 
 		l.concern(e, key, cmd.Flags&command.Write != 0)
 		return s.send(cmd, raw, l.target(key), e)
 	}
+	if cmd.Split > 1 && (len(args)-1)%cmd.Split != 0 { // MSET with a key that has no value
+		s.refuse(cmd.ArityError())
+		return true
+	}
 	var problem string
 	l.keys, problem = cmd.Keys(args, l.keys[:0])
 	switch {
@@ -40,7 +44,19 @@ func (s *session) forward(cmd *command.Command, args [][]byte, raw []byte) bool 
 	for _, k := range l.keys {
 		l.concern(e, args[k], cmd.Flags&command.Write != 0)
 	}
+	e.barrier = l.cache != nil && hidesKeys(cmd)
 	return s.send(cmd, raw, t, e)
+}
+
+// hidesKeys reports whether the command may read keys that its arguments do not
+// name, as SORT does with BY and GET.
+func hidesKeys(cmd *command.Command) bool {
+	for i := range cmd.KeySpecs {
+		if cmd.KeySpecs[i].Flags&command.KeyIncomplete != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // target says where a request goes: to the owner of a slot, or to any shard.
@@ -106,29 +122,46 @@ func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScra
 	if s.fetching > 0 && !e.none() {
 		return !s.drain()
 	}
-	n, cause := l.owner(t.slot)
+	ln, cause := s.laneTo(t)
 	if cause != "" {
 		s.refuse(cause)
 		return true
 	}
-	ln, cause := s.lane(n)
-	if cause != "" {
-		s.refuse(cause)
-		return true
-	}
-	if ln.full() {
+	if ln != nil && ln.full() {
 		ln.waiting = append(ln.waiting, s)
 		return !s.pause(waitLane)
+	}
+	if t.keyed && !cmd.SingleKey && ln != nil && ln.node.unsettled(l.now()) {
+		if s.drain() {
+			return false
+		}
+		s.exclusive = true
 	}
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed = t.slot, t.keyed
 	l.begin(r, e)
-	if l.clusters || cmd.Script {
+	if l.resends || cmd.Script {
 		r.raw = append(r.raw[:0], raw...)
 	}
 	s.enqueue(r)
+	if ln == nil {
+		l.awaitOwner(r)
+		return true
+	}
 	ln.send(r, raw)
 	return true
+}
+
+// laneTo is the connection to t's owner, nil when t's slot has none at the moment.
+func (s *session) laneTo(t target) (ln *lane, cause string) {
+	n, cause := s.loop.owner(t.slot)
+	switch cause {
+	case "":
+		return s.lane(n)
+	case errUnbound:
+		return nil, ""
+	}
+	return nil, cause
 }
 
 // lane is the connection to n that the session's commands travel on: its pin

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -48,13 +49,16 @@ type lane struct {
 	preamble  uint64 // bytes of the handshake, which precede position 0 on the wire
 	lastRead  int64  // when the backend last sent something (mono): progress, for the timeout
 	handshake int    // handshake replies still to come
+	greeted   bool   // the backend has said something
 	ready     bool
 	retired   bool
 	closed    bool
-	waiting   []*session // sessions that wait for room in the queue
-	owner     *session   // of a pin
-	leaving   bool       // a pin that goes back to its node when nothing is in flight
-	strayed   bool       // a pin whose connection state is not that of its key any more: of no use to others
+	taught    map[string]struct{} // digests of scripts that were loaded through this connection
+	taughtIn  uint64              // the generation of script memory that they belong to
+	waiting   []*session          // sessions that wait for room in the queue
+	owner     *session            // of a pin
+	leaving   bool                // a pin that goes back to its node when nothing is in flight
+	strayed   bool                // a pin whose connection state is not that of its key any more: of no use to others
 
 	// fetch lanes only
 	lease  *lease.Lease // alive while a round trip on this connection is recent enough
@@ -95,7 +99,6 @@ func (ln *lane) attach(nc net.Conn, err error) {
 		n.unreachable(err)
 		return
 	}
-	n.reachable()
 	ln.lastRead = l.now()
 	ln.login()
 }
@@ -146,6 +149,9 @@ func auth(b *Backend) []string {
 // open lets the queued requests go.
 func (ln *lane) open() {
 	ln.ready = true
+	if ln.greeted {
+		ln.node.reachable()
+	}
 	if len(ln.pending) > 0 {
 		ln.conn.Out = append(ln.conn.Begin(), ln.pending...)
 		ln.conn.Dirty()
@@ -235,6 +241,8 @@ func (ln *lane) take(b []byte) (int, error) {
 			n = m
 		case len(b) < patience:
 			return 0, nil
+		case ln.raiseFirst():
+			return 0, nil
 		default:
 			ln.scanner = sc
 			ln.piece(b[:m], false)
@@ -247,6 +255,16 @@ func (ln *lane) take(b []byte) (int, error) {
 
 // whole handles a complete reply or push.
 func (ln *lane) whole(b []byte) {
+	if !ln.greeted {
+		if isRefusal(b) {
+			ln.turnedAway(string(b[1 : len(b)-2]))
+			return
+		}
+		ln.greeted = true
+		if ln.ready { // without a login, the first reply is the first sign of service
+			ln.node.reachable()
+		}
+	}
 	switch {
 	case b[0] == '>':
 		ln.push(b)
@@ -263,7 +281,7 @@ func (ln *lane) whole(b []byte) {
 func (ln *lane) reply(r *request, reply []byte) {
 	l := ln.loop
 	r.lane, r.origin = nil, ln.node.addr
-	if reply[0] == '-' && !r.alone && l.intercept(ln, r, reply) {
+	if l.behind(r, reply) || reply[0] == '-' && l.intercept(ln, r, reply) {
 		return
 	}
 	l.account(ln.node, r, reply[0] == '-')
@@ -275,7 +293,7 @@ func (ln *lane) reply(r *request, reply []byte) {
 	default:
 		l.finish(r, reply)
 	}
-	if s != nil && s.congested() {
+	if s != nil && s.congests(ln) {
 		ln.holdFor(s)
 	}
 }
@@ -293,13 +311,13 @@ func (ln *lane) piece(b []byte, done bool) {
 		r.lane = nil
 		l.account(ln.node, r, false)
 	}
-	if r.sink != nil || r.barrier {
+	if r.sink != nil {
 		ln.collect(r, b, done)
 		return
 	}
 	s := r.sess
 	l.stream(r, b, done)
-	if s != nil && s.congested() {
+	if s != nil && s.congests(ln) {
 		ln.holdFor(s)
 	}
 }
@@ -319,11 +337,7 @@ func (ln *lane) collect(r *request, b []byte, done bool) {
 	reply := r.buf
 	r.buf = nil
 	l := ln.loop
-	switch {
-	case r.barrier && l.raise(r, ln.node, reply):
-	case r.sink == nil:
-		l.finish(r, reply)
-	default:
+	if !r.barrier || !l.raise(r, ln.node, reply) {
 		l.deliver(r, reply)
 	}
 }
@@ -353,14 +367,27 @@ func (ln *lane) handshaken(reply []byte) {
 	}
 }
 
-// unexpected handles bytes that no request waits for: typically the reason why
-// the backend is about to close the connection.
+// unexpected handles bytes that no request waits for.
 func (ln *lane) unexpected(reply []byte) {
 	if reply[0] == '-' {
-		ln.fail("ERR cosky-proxy was refused by backend " + ln.node.addr + ": " + string(reply[1:len(reply)-2]))
+		ln.turnedAway(string(reply[1 : len(reply)-2]))
 		return
 	}
 	ln.fail("ERR cosky-proxy got a reply nobody asked for from backend " + ln.node.addr)
+}
+
+// isRefusal reports whether the first bytes of a connection are the reason why
+// Redis is about to close it, unread (acceptCommonHandler), rather than a reply.
+func isRefusal(b []byte) bool {
+	return bytes.HasPrefix(b, []byte("-ERR max number of clients ")) || bytes.HasPrefix(b, []byte("-DENIED "))
+}
+
+// turnedAway ends a connection that the backend does not want. Nothing on it was
+// executed, but asking again at once would only make things worse.
+func (ln *lane) turnedAway(reason string) {
+	ln.node.stats.ConnectErrors++
+	ln.fail("ERR cosky-proxy was turned away by backend " + ln.node.addr + ": " + reason)
+	ln.node.unreachable(errors.New(reason))
 }
 
 // OnFlushed wakes the sessions that waited for room.

@@ -23,6 +23,7 @@ type loop struct {
 	srv      *Server
 	nl       *netloop.Loop
 	clusters bool // the backend is a Redis Cluster: keys have owners, replies may redirect
+	resends  bool // the backend may have to be asked again elsewhere: requests are kept for that
 	cache    *nearcache.Cache
 
 	// loop-owned
@@ -66,6 +67,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 	l := &loop{
 		id: id, srv: srv, nl: nl,
 		clusters: srv.opts.Backend.Mode == cluster.Cluster,
+		resends:  srv.opts.Backend.Mode == cluster.Cluster || srv.opts.Backend.Mode == cluster.Sentinel,
 		cache:    srv.opts.Cache.Cache,
 		nodes:    make(map[string]*node),
 		sessions: make(map[*session]struct{}),
@@ -109,6 +111,9 @@ func (l *loop) tick() {
 		if n.info == nil && len(n.opened) == 0 {
 			delete(l.nodes, addr)
 			l.stats.Forget(addr)
+			if n.retryAt != 0 {
+				l.srv.down.Add(-1)
+			}
 		}
 	}
 	l.budget()
@@ -281,6 +286,7 @@ func (l *loop) again(r *request, n *node, raw []byte) bool {
 	if cause != "" {
 		return false
 	}
+	ln.prepare(r)
 	ln.send(r, raw)
 	return true
 }

@@ -34,6 +34,7 @@ type node struct {
 	refetchAt int64 // do not open a fetch lane before (mono)
 	backoff   time.Duration
 	cause     string // why the node is being avoided, as an error line
+	movedAt   int64  // when a slot of it was last seen to be on the move (mono); 0: never
 }
 
 func (l *loop) node(addr string) *node {
@@ -87,6 +88,7 @@ func (n *node) avoided() bool { return n.retryAt != 0 && n.loop.now() < n.retryA
 func (n *node) unreachable(err error) {
 	o := &n.loop.srv.opts.Upstream
 	if n.retryAt == 0 {
+		n.loop.srv.down.Add(1)
 		n.backoff = o.BackoffMin
 		n.loop.srv.log.Warn("backend unreachable", "node", n.addr, "error", dialCause(err).Error())
 	}
@@ -104,6 +106,7 @@ func (n *node) refused(reason string) {
 	}
 	o := &n.loop.srv.opts.Upstream
 	if n.retryAt == 0 {
+		n.loop.srv.down.Add(1)
 		n.backoff = o.BackoffMin
 		n.loop.srv.log.Error("backend refuses the proxy's login", "node", n.addr, "reply", reason)
 	}
@@ -121,8 +124,17 @@ func (n *node) refetchLater(reason string) {
 	n.loop.srv.log.Warn("nothing is cached from this backend: it refuses the tracking connection", "node", n.addr, "reply", reason)
 }
 
+// unsettledFor is how long a node counts as handing over slots after a sign of it.
+const unsettledFor = int64(time.Second)
+
+// unsettled reports whether slots of the node are on the move. A command of several
+// keys may then have to be sent again, while one behind it on one of those keys would be
+// executed at once, so it travels alone.
+func (n *node) unsettled(now int64) bool { return n.movedAt != 0 && now-n.movedAt < unsettledFor }
+
 func (n *node) reachable() {
 	if n.retryAt != 0 {
+		n.loop.srv.down.Add(-1)
 		n.loop.srv.log.Info("backend reachable again", "node", n.addr)
 	}
 	n.retryAt, n.backoff, n.cause = 0, 0, ""

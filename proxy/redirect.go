@@ -7,31 +7,44 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
 )
 
 // intercept deals with error replies that are about the backend's state rather
 // than about the command. It reports whether it has taken care of r, which has
 // left its lane and carries its own bytes.
 func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
-	word, rest, _ := bytes.Cut(reply[1:len(reply)-2], []byte{' '})
+	switch {
+	case r.block != nil:
+		return r.block.intercept(l, ln, r, string(reply[1:len(reply)-2]))
+	case r.alone && !r.private:
+		return false
+	}
+	line := reply[1 : len(reply)-2]
+	word, _, _ := bytes.Cut(line, []byte{' '})
 	switch string(word) {
 	case "MOVED":
-		return l.clusters && l.moved(ln, r, rest)
+		return l.clusters && l.moved(ln, r, string(line))
 	case "ASK":
-		return l.clusters && l.asked(ln, r, rest)
+		ln.node.movedAt = l.now()
+		return l.clusters && l.follow(ln, r, string(line), true)
 	case "TRYAGAIN", "CLUSTERDOWN":
 		if l.clusters {
+			ln.node.movedAt = l.now()
 			l.srv.opts.Topology.Refresh(string(word) + " from " + ln.node.addr)
 			return l.later(r)
 		}
 	case "READONLY":
-		if l.srv.opts.Backend.Mode != cluster.Standalone && !script(r) {
+		if l.srv.opts.Backend.Mode != cluster.Standalone {
 			l.srv.opts.Topology.Refresh("READONLY from " + ln.node.addr)
-			return l.later(r)
+			return !script(r) && l.later(r) // a script may say it of its own accord, after it has written
 		}
 	case "NOSCRIPT":
 		return l.heal(ln, r)
 	case "NOAUTH":
+		if string(line) != "NOAUTH Authentication required." {
+			return false // a script's own words
+		}
 		l.abort(r, "ERR cosky-proxy is not logged in to backend "+ln.node.addr+" ("+string(reply[1:len(reply)-2])+"): check the proxy's credentials")
 		return true
 	}
@@ -40,10 +53,11 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 
 func script(r *request) bool { return r.cmd != nil && r.cmd.Script }
 
-// redirectTarget parses "slot host:port". An empty host means the host of the
-// node that answered (cluster-preferred-endpoint-type unknown-endpoint).
-func redirectTarget(from string, rest []byte) string {
-	_, addr, ok := strings.Cut(string(rest), " ")
+// redirectTarget parses "MOVED slot host:port" and the like. An empty host means the
+// host of the node that answered (cluster-preferred-endpoint-type unknown-endpoint).
+func redirectTarget(from, line string) string {
+	_, rest, _ := strings.Cut(line, " ")
+	_, addr, ok := strings.Cut(rest, " ")
 	if !ok {
 		return ""
 	}
@@ -57,39 +71,88 @@ func redirectTarget(from string, rest []byte) string {
 // moved follows a MOVED: the topology is behind, so a new one is asked for, and
 // this command goes to the node named right away. Others behind it get the same
 // answer from the same node and follow in order.
-func (l *loop) moved(ln *lane, r *request, rest []byte) bool {
-	addr := redirectTarget(ln.node.addr, rest)
-	l.srv.opts.Topology.Refresh("MOVED from " + ln.node.addr)
-	return l.follow(r, addr, false)
+func (l *loop) moved(from *lane, r *request, line string) bool {
+	l.srv.opts.Topology.Refresh("MOVED from " + from.node.addr)
+	return l.follow(from, r, line, false)
 }
 
-// asked follows an ASK: this command only, with ASKING before it.
-func (l *loop) asked(ln *lane, r *request, rest []byte) bool {
-	return l.follow(r, redirectTarget(ln.node.addr, rest), true)
-}
-
-func (l *loop) follow(r *request, addr string, asking bool) bool {
-	if addr == "" || len(r.raw) == 0 || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
+// follow sends r to the node that a redirect names; ASK is for this command only,
+// with ASKING before it. It takes care of r whatever happens: clients that know
+// of no cluster have no use for a redirect.
+func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
+	addr := redirectTarget(from.node.addr, line)
+	watching := r.cmd != nil && r.cmd.Name == "watch"
+	switch {
+	case addr == "":
 		return false
+	case r.private && r.sess == nil: // what held the pin is gone, nobody waits any more
+		l.settle(r)
+		l.release(r)
+		return true
+	case len(r.raw) == 0:
+		l.abort(r, "ERR cosky-proxy passed the request on while it arrived and cannot send it again, try again ("+line+")")
+		return true
+	case watching && asking, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+		if !l.later(r) {
+			l.abort(r, "ERR cosky-proxy finds no node that serves the request, the last one said "+line)
+		}
+		return true
 	}
-	ln, cause := l.node(addr).lane(laneKey{r.db, r.resp3})
+	ln, cause := l.laneFor(r, l.node(addr))
 	if cause != "" {
 		l.abort(r, cause)
 		return true
 	}
 	l.stats.Redirects++
 	r.retries++
-	if asking {
-		ln.note("ASKING")
-	}
-	ln.send(r, r.raw)
+	ln.sendAgain(r, asking)
 	return true
 }
 
-// note sends a command whose reply interests nobody.
+// sendAgain sends r, with the whole of its block if it ends one. ASKING holds for
+// the next command or, before MULTI, for the block (Redis' resetClient keeps it).
+func (ln *lane) sendAgain(r *request, asking bool) {
+	ln.prepare(r)
+	if asking {
+		ln.note("ASKING")
+	}
+	if r.block != nil {
+		r.block.launch(ln.loop, ln)
+		return
+	}
+	ln.send(r, r.raw)
+}
+
+// prepare makes sure that the script r calls is known on another connection than
+// the one it was meant for.
+func (ln *lane) prepare(r *request) {
+	if script(r) && strings.HasPrefix(r.cmd.Name, "evalsha") && len(r.raw) > 0 {
+		ln.teach(ln.loop.parse(r.raw)[1])
+	}
+}
+
+// laneFor is the connection to n that r may be sent on again: a shared one, or
+// for a private request a pin, which takes the place of the one it was sent on.
+func (l *loop) laneFor(r *request, n *node) (ln *lane, cause string) {
+	key := laneKey{r.db, r.resp3}
+	s := r.sess
+	switch {
+	case !r.private:
+		return n.lane(key)
+	case r.cmd.Name == "watch":
+		return s.rewatch(n, key)
+	}
+	if ln, cause = n.pin(s, key); cause == "" {
+		s.pin, s.patient, ln.leaving = ln, true, true
+	}
+	return ln, cause
+}
+
+// note sends a command whose reply interests nobody. It is not worth repeating:
+// what it prepares has a way to go on without it.
 func (ln *lane) note(args ...string) {
 	r := ln.loop.newRequest(nil, nil)
-	r.sink = ignore{}
+	r.sink, r.alone = ignore{}, true
 	ln.loop.enc = resp.AppendCommand(ln.loop.enc[:0], args...)
 	ln.send(r, ln.loop.enc)
 }
@@ -106,7 +169,8 @@ const (
 )
 
 // later sends r again after a while, as long as its time allows. Its session
-// sends nothing new meanwhile, so that nothing overtakes it.
+// sends nothing new meanwhile, and what it has sent already waits for r where that is
+// still possible (see behind), so that nothing overtakes it.
 func (l *loop) later(r *request) bool {
 	now := l.now()
 	if r.deadline == 0 {
@@ -115,14 +179,93 @@ func (l *loop) later(r *request) bool {
 	if len(r.raw) == 0 || now >= r.deadline {
 		return false
 	}
-	if s := r.client(); s != nil {
-		s.exclusive = true
-	}
-	wait := min(repeatFirst<<min(r.retries, 8), repeatMax)
-	r.retries = min(r.retries+1, 200)
+	wait := min(repeatFirst<<min(r.pauses, 8), repeatMax)
+	r.pauses = min(r.pauses+1, 200)
 	l.stats.Retries++
-	l.nl.AfterFunc(wait, func() { l.repeat(r) })
+	s := r.client()
+	if s == nil {
+		l.nl.AfterFunc(wait, func() { l.repeat(r) })
+		return true
+	}
+	s.exclusive = true
+	s.delayed.push(r)
+	if s.delayed.len == 1 {
+		l.nl.AfterFunc(wait, func() { l.repeatDelayed(s) })
+	}
 	return true
+}
+
+// behind makes r wait for the delayed requests of its session that precede it:
+// when it was redirected or refused itself, and when it only read what they may
+// change, unless a write behind it could then be read too early. Its reply is dropped
+// and it is sent again after them.
+func (l *loop) behind(r *request, reply []byte) bool {
+	s := r.client()
+	if s == nil || s.delayed.len == 0 || len(r.raw) == 0 || r.alone || r.private {
+		return false
+	}
+	cmd := r.cmd
+	if sc, ok := r.sink.(*scatter); ok {
+		cmd = sc.parent.cmd
+	}
+	refused := reply[0] == '-' && elsewhere(reply[1:])
+	if !refused && (!cmd.Has(command.ReadOnly) || s.writesBehind(r)) {
+		return false
+	}
+	s.delayed.push(r)
+	return true
+}
+
+// writesBehind reports whether the session has sent something after r that may
+// change what r reads.
+func (s *session) writesBehind(r *request) bool {
+	if sc, ok := r.sink.(*scatter); ok {
+		r = sc.parent
+	}
+	for o := r.next; o != nil; o = o.next {
+		if o.cmd != nil && !o.cmd.Has(command.ReadOnly) && (o.slot == r.slot || !o.keyed) {
+			return true
+		}
+	}
+	return false
+}
+
+// elsewhere reports whether an error line says that the command was not executed,
+// because its keys are not there (now).
+func elsewhere[T string | []byte](line T) bool {
+	for i := range len(line) {
+		if line[i] != ' ' {
+			continue
+		}
+		switch string(line[:i]) {
+		case "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY":
+			return true
+		}
+		return false
+	}
+	return false
+}
+
+// repeatDelayed sends the session's delayed requests again, in order.
+func (l *loop) repeatDelayed(s *session) {
+	queue := s.delayed
+	s.delayed = fifo{}
+	for queue.head != nil {
+		r := queue.pop()
+		if s.delayed.len > 0 { // the one before it has to wait on
+			s.delayed.push(r)
+			continue
+		}
+		l.repeat(r)
+	}
+}
+
+// awaitOwner lets r, whose slot nobody serves, wait for an owner.
+func (l *loop) awaitOwner(r *request) {
+	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
+	if !l.later(r) {
+		l.abort(r, errUnbound)
+	}
 }
 
 // client is the session that waits for r, directly or through its scatter.
@@ -134,7 +277,7 @@ func (r *request) client() *session {
 }
 
 func (l *loop) repeat(r *request) {
-	if r.sess == nil && r.sink == nil {
+	if r.sess == nil && (r.sink == nil || r.block != nil) {
 		l.settle(r)
 		l.release(r)
 		return
@@ -142,8 +285,8 @@ func (l *loop) repeat(r *request) {
 	n, cause := l.owner(r.slot)
 	if cause == "" {
 		var ln *lane
-		if ln, cause = n.lane(laneKey{r.db, r.resp3}); cause == "" {
-			ln.send(r, r.raw)
+		if ln, cause = l.laneFor(r, n); cause == "" {
+			ln.sendAgain(r, false)
 			return
 		}
 	}
@@ -163,9 +306,15 @@ func (l *loop) heal(ln *lane, r *request) bool {
 	if text == "" || ln.closed {
 		return false
 	}
+	ln.note("SCRIPT", "LOAD", text)
+	if s := r.sess; s != nil {
+		if s.tail != r {
+			return false // what the client sent behind it would overtake it
+		}
+		s.exclusive = true
+	}
 	r.retries++
 	l.stats.ScriptsHealed++
-	ln.note("SCRIPT", "LOAD", text)
 	ln.send(r, r.raw)
 	return true
 }

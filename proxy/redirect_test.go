@@ -81,6 +81,12 @@ func (m *fakeData) execute(args []string) string {
 			return bulkOf(v)
 		}
 		return "$-1\r\n"
+	case "MGET":
+		reply := fmt.Sprintf("*%d\r\n", len(args)-1)
+		for _, key := range args[1:] {
+			reply += bulkOf(m.data[key])
+		}
+		return reply
 	case "INCR":
 		n, _ := strconv.Atoi(m.data[args[1]])
 		m.data[args[1]] = strconv.Itoa(n + 1)
@@ -97,7 +103,7 @@ func (m *fakeData) executed() []string {
 
 // redirectable commands are the ones that a cluster node redirects.
 func redirectable(args []string) bool {
-	return slices.Contains([]string{"SET", "GET", "INCR", "MSET", "EVAL", "EVALSHA", "BLPOP", "WATCH"}, strings.ToUpper(args[0]))
+	return slices.Contains([]string{"SET", "GET", "INCR", "MSET", "MGET", "EVAL", "EVALSHA", "BLPOP", "WATCH"}, strings.ToUpper(args[0]))
 }
 
 func movedTo(key, addr string) string {
@@ -605,82 +611,275 @@ func TestRefusedAtConnect(t *testing.T) {
 	})
 }
 
-// A demoted master: a new one is looked for, and writes wait for it.
+// A demoted master: a new one is looked for, and writes wait for it. Reads behind
+// a write wait with it, though the old master would answer them.
 func TestReadOnly(t *testing.T) {
 	const readonly = "-READONLY You can't write against a read only replica.\r\n"
 	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		tests := []struct {
+			name     string
+			commands [][]string
+			want     string
+		}{
+			{"commands", [][]string{{"SET", "k", "v"}, {"GET", "k"}}, "+OK\r\n" + bulkOf("v")},
+			{"a transaction", [][]string{{"MULTI"}, {"SET", "k", "w"}, {"EXEC"}, {"GET", "k"}}, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n" + bulkOf("w")},
+			// It may have written before somebody failed: only the client knows whether to repeat it.
+			{"a script", [][]string{{"EVAL", "return redis.call('SET', KEYS[1], 1)", "1", "k"}}, readonly},
+		}
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				var m fakeData
+				next := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string { return m.block(c, args) })
+				old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+					switch args[0] {
+					case "MULTI":
+						return "+OK\r\n"
+					case "EXEC":
+						return "-EXECABORT Transaction discarded because of previous errors.\r\n"
+					case "SET", "EVAL":
+						return readonly
+					case "GET":
+						return bulkOf("old")
+					}
+					return ""
+				})
+				topology := proxytest.FixedTo(cluster.NewSingle(1, cluster.Sentinel, &cluster.Node{ID: "old", Addr: old.Addr}))
+				o := proxytest.Options(t, topology)
+				o.Backend.Mode = cluster.Sentinel
+				o.Transport = transport
+				s, addr := proxytest.Start(t, o)
+				c := clustertest.Dial(t, addr)
+				c.Send(oneWrite(tt.commands...))
+				clustertest.Await(t, "a new topology to be asked for", func() error {
+					if topology.Refreshes.Load() == 0 {
+						return errors.New("not yet")
+					}
+					return nil
+				})
+				topology.Set(cluster.NewSingle(2, cluster.Sentinel, &cluster.Node{ID: "next", Addr: next.Addr}))
+				s.Adopt(topology.Current())
+				var got string
+				for range tt.commands {
+					got += c.ReadReply()
+				}
+				if got != tt.want {
+					t.Errorf("got %q, want %q", got, tt.want)
+				}
+			})
+		}
+	})
+}
+
+// block is execute with MULTI and EXEC for one connection at a time. Like Redis,
+// it keeps ASKING over a transaction.
+func (m *fakeData) block(c *proxytest.FakeConn, args []string) string {
+	switch {
+	case args[0] == "MULTI":
+		c.Queue = [][]string{}
+		return "+OK\r\n"
+	case args[0] == "EXEC":
+		reply := fmt.Sprintf("*%d\r\n", len(c.Queue))
+		for _, q := range c.Queue {
+			reply += m.execute(q)
+		}
+		c.Queue = nil
+		return reply
+	case c.Queue != nil:
+		c.Queue = append(c.Queue, args)
+		return "+QUEUED\r\n"
+	case redirectable(args):
+		return m.execute(args)
+	}
+	return ""
+}
+
+// A transaction whose slot has moved, or is on its way, is sent again as a whole.
+// What Redis says at queueing and at EXEC are two different things.
+func TestTransactionIsRedirected(t *testing.T) {
+	const aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n"
+	tests := []struct {
+		name          string
+		queued, exec  func(key, addr string) string
+		asking, twice bool
+	}{
+		{name: "MOVED at queueing", queued: movedTo, exec: func(string, string) string { return aborted }},
+		{name: "MOVED at EXEC", exec: movedTo},
+		{name: "ASK at queueing", queued: askAt, exec: func(string, string) string { return aborted }, asking: true},
+		{name: "ASK at EXEC", exec: askAt, asking: true},
+		{name: "TRYAGAIN at EXEC", exec: func(string, string) string { return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n" }, twice: true},
+	}
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		for _, tt := range tests {
+			t.Run(tt.name, func(t *testing.T) {
+				var m fakeData
+				var a, b *proxytest.Fake
+				b = proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+					if args[0] == "MULTI" && c.Asking != tt.asking {
+						return "-ERR MULTI without its ASKING, or with one too many\r\n"
+					}
+					return m.block(c, args)
+				})
+				var refusals atomic.Int64
+				refusals.Store(3)
+				a = proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+					switch {
+					case args[0] == "MULTI":
+						c.Queue = [][]string{}
+						return "+OK\r\n"
+					case args[0] == "EXEC" && tt.twice && refusals.Add(-1) < 0:
+						return m.block(c, args)
+					case args[0] == "EXEC":
+						c.Queue = nil
+						return tt.exec("{t}", b.Addr)
+					case c.Queue != nil && tt.queued != nil:
+						return tt.queued(args[1], b.Addr)
+					case c.Queue != nil:
+						c.Queue = append(c.Queue, args)
+						return "+QUEUED\r\n"
+					case redirectable(args) && !tt.twice:
+						return askAt(args[1], b.Addr)
+					}
+					return m.block(c, args)
+				})
+				_, addr, _ := startFakeCluster(t, withTimeout(transport, 0), a, b)
+				tag := "{" + keyIn("t", 0, 2, 0) + "}"
+				c := clustertest.Dial(t, addr)
+				for i := range 5 {
+					v := strconv.Itoa(i)
+					c.Send(oneWrite([]string{"MULTI"}, []string{"SET", tag + "1", v}, []string{"GET", tag + "1"}, []string{"EXEC"}, []string{"GET", tag + "1"}))
+					c.Expect("+OK\r\n")
+					c.Expect("+QUEUED\r\n")
+					c.Expect("+QUEUED\r\n")
+					c.Expect("*2\r\n+OK\r\n" + bulkOf(v))
+					c.Expect(bulkOf(v))
+				}
+				sets := 0
+				for _, cmd := range m.executed() {
+					if strings.HasPrefix(cmd, "SET") {
+						sets++
+					}
+				}
+				if sets != 5 {
+					t.Errorf("5 transactions were executed %d times", sets)
+				}
+			})
+		}
+	})
+}
+
+// What was watched cannot be guarded across a move, so the client is told that it
+// changed.
+func TestWatchIsRedirected(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
 		var m fakeData
-		next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			switch args[0] {
-			case "MULTI":
+		var gone atomic.Bool
+		watch := func(c *proxytest.FakeConn, args []string) string {
+			if args[0] == "WATCH" || args[0] == "UNWATCH" {
 				return "+OK\r\n"
-			case "EXEC":
-				return "*1\r\n+OK\r\n"
-			case "EVAL":
-				return ":7\r\n"
 			}
-			if redirectable(args) {
+			return m.block(c, args)
+		}
+		b := proxytest.StartFake(t, watch)
+		a := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+			switch {
+			case gone.Load() && redirectable(args):
+				return movedTo(args[1], b.Addr)
+			case gone.Load() && args[0] == "EXEC":
+				return "-EXECABORT Transaction discarded because of previous errors.\r\n"
+			}
+			return watch(c, args)
+		})
+		_, addr, _ := startFakeCluster(t, withTimeout(transport, 0), a, b)
+		key := keyIn("k", 0, 2, 0)
+		transaction := oneWrite([]string{"MULTI"}, []string{"SET", key, "v"}, []string{"EXEC"}, []string{"PING"})
+		c := clustertest.Dial(t, addr)
+
+		expectReply(t, c, "WATCH "+key, "+OK\r\n")
+		gone.Store(true)
+		c.Send(transaction)
+		for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*-1\r\n", "+PONG\r\n"} {
+			c.Expect(want)
+		}
+		if n := len(m.executed()); n != 0 {
+			t.Errorf("the transaction was executed without its WATCH: %q", m.executed())
+		}
+
+		expectReply(t, c, "WATCH "+key, "+OK\r\n")
+		if b.Calls("WATCH") != 1 {
+			t.Errorf("the new owner got %d WATCHes", b.Calls("WATCH"))
+		}
+		c.Send(transaction)
+		for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n", "+PONG\r\n"} {
+			c.Expect(want)
+		}
+	})
+}
+
+// A blocked client whose slot moves away waits on at the new owner, and holds up
+// nobody there.
+func TestBlockedClientIsRedirected(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		var m fakeData
+		push, unblock := make(chan struct{}), make(chan struct{})
+		b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			switch {
+			case args[0] == "BLPOP":
+				<-push
+				return "*2\r\n" + bulkOf(args[1]) + bulkOf("e")
+			case redirectable(args):
 				return m.execute(args)
 			}
 			return ""
 		})
-		old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			switch args[0] {
-			case "MULTI":
-				return "+OK\r\n"
-			case "EXEC":
-				return "-EXECABORT Transaction discarded because of previous errors.\r\n"
-			case "EVAL":
-				return "-READONLY You can't write against a read only replica. script: abc, on @user_script:1.\r\n"
+		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			if args[0] == "BLPOP" {
+				<-unblock
 			}
 			if redirectable(args) {
-				return readonly
+				return movedTo(args[1], b.Addr)
 			}
 			return ""
 		})
-		topology := proxytest.FixedTo(cluster.NewSingle(1, cluster.Sentinel, &cluster.Node{ID: "old", Addr: old.Addr}))
-		o := proxytest.Options(t, topology)
-		o.Backend.Mode = cluster.Sentinel
-		o.Transport = transport
-		s, addr := proxytest.Start(t, o)
+		_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Transport, o.Loops = transport, 1 }, a, b)
+		key, other := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
+		blocked, c := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+		blocked.Send(oneWrite([]string{"BLPOP", key, "0"}, []string{"SET", key, "after"}))
+		expectReply(t, c, "SET "+other+" v", "+OK\r\n")
+		close(unblock)
+		clustertest.Await(t, "the blocking command to arrive at the new owner", func() error {
+			if b.Calls("BLPOP") != 1 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		expectReply(t, c, "GET "+other, bulkOf("v"))
+		expectReply(t, c, "GET "+key, "$-1\r\n")
+		close(push)
+		blocked.Expect("*2\r\n" + bulkOf(key) + bulkOf("e"))
+		blocked.Expect("+OK\r\n")
+		expectReply(t, c, "GET "+key, bulkOf("after"))
+	})
+}
 
-		for i, send := range []struct{ raw, want string }{
-			{oneWrite([]string{"SET", "k", "v"}, []string{"GET", "k"}), "+OK\r\n" + bulkOf("v")},
-			{oneWrite([]string{"MULTI"}, []string{"SET", "k", "w"}, []string{"EXEC"}), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n"},
-			{oneWrite([]string{"EVAL", "redis.call('SET', KEYS[1], 1) return 7", "1", "k"}), ":7\r\n"},
-		} {
-			version := uint64(2*i + 2)
-			before := topology.Refreshes.Load()
-			c := clustertest.Dial(t, addr)
-			c.Send(send.raw)
-			clustertest.Await(t, "a new topology to be asked for", func() error {
-				if topology.Refreshes.Load() == before {
-					return errors.New("not yet")
-				}
-				return nil
-			})
-			topology.Set(cluster.NewSingle(version, cluster.Sentinel, &cluster.Node{ID: "next", Addr: next.Addr}))
-			s.Adopt(topology.Current())
-			var got string
-			for len(got) < len(send.want) {
-				got += c.ReadReply()
-				if strings.Contains(got, "READONLY") {
-					break
-				}
+// A request that was passed on while it arrived cannot be sent again.
+func TestRedirectedUpload(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			if redirectable(args) {
+				return movedTo(args[1], "127.0.0.1:1")
 			}
-			if got != send.want && !(i == 2 && strings.Contains(got, "READONLY")) {
-				t.Errorf("%q: got %q, want %q", send.raw, got, send.want)
-			}
-			topology.Set(cluster.NewSingle(version+1, cluster.Sentinel, &cluster.Node{ID: "old", Addr: old.Addr}))
-			s.Adopt(topology.Current())
-			clustertest.Await(t, "the old topology", func() error {
-				n := old.Calls("GET")
-				if clustertest.Dial(t, addr).Do("GET", "x"); old.Calls("GET") == n {
-					return errors.New("not yet")
-				}
-				return nil
-			})
+			return ""
+		})
+		_, addr, topology := startFakeCluster(t, withTimeout(transport, 0), a)
+		c := clustertest.Dial(t, addr)
+		got := c.Do("SET", "k", strings.Repeat("x", 3<<20))
+		if !strings.HasPrefix(got, "-ERR cosky-proxy") || !strings.Contains(got, "try again") {
+			t.Errorf("got %q", got)
 		}
+		if topology.Refreshes.Load() == 0 {
+			t.Error("nobody asked for a new topology")
+		}
+		expectReply(t, c, "PING", "+PONG\r\n")
 	})
 }
 

@@ -32,6 +32,7 @@ type request struct {
 	buf       []byte           // reply bytes held until their turn, or collected for the sink
 	raw       []byte           // the request itself, kept while it may have to be sent again
 	touches   []touch          // what it does to the near-cache
+	block     *execution       // of EXEC: the transaction that it ends
 	off       uint64           // position of its first byte in the lane's stream
 	size      int              // its length there
 	sentAt    int64            // when it was queued on a lane (mono)
@@ -39,7 +40,8 @@ type request struct {
 	limit     int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set
 	index     int32            // meaning belongs to the sink: position among a scatter's children, phase of a fetch
 	slot      uint16           // hash slot of its keys
-	retries   uint8            // redirects and repeats so far
+	retries   uint8            // redirects and new connections so far
+	pauses    uint8            // repeats after a pause so far
 	state     replyState
 	origin    string // address of the node whose reply is being delivered
 	alone     bool   // part of a block or of a pin's state: never sent again by itself

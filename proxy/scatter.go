@@ -92,22 +92,25 @@ func (l *loop) everyShard() []target {
 	return ts
 }
 
-// lanesFor finds the lanes of n targets. Nil: the command was refused, or, when
-// wait is true, has to wait for room.
+// lanesFor finds the lanes of n targets; one whose slot nobody serves at the moment
+// has none. Nil: the command was refused, or, when wait is true, has to wait for room.
 func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool) {
 	l := s.loop
 	lanes = make([]*lane, 0, n)
 	for i := range n {
 		nd, cause := l.owner(at(i).slot)
 		var ln *lane
-		if cause == "" {
+		switch cause {
+		case "":
 			ln, cause = nd.lane(laneKey{s.db, s.resp3})
+		case errUnbound:
+			cause = ""
 		}
 		if cause != "" {
 			s.refuse(cause)
 			return nil, false
 		}
-		if ln.full() {
+		if ln != nil && ln.full() {
 			ln.waiting = append(ln.waiting, s)
 			return nil, s.pause(waitLane)
 		}
@@ -129,9 +132,13 @@ func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effec
 func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
 	c := l.newRequest(nil, nil)
 	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
-	c.resp3, c.db = ln.key.resp3, ln.key.db
+	c.resp3, c.db = sc.parent.resp3, sc.parent.db
 	c.slot, c.keyed = t.slot, t.keyed
 	c.raw = append(c.raw[:0], raw...)
+	if ln == nil {
+		l.awaitOwner(c)
+		return
+	}
 	ln.send(c, raw)
 }
 

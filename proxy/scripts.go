@@ -98,13 +98,8 @@ func (v *scriptView) digest(text []byte) string {
 // their keys; without keys, to a shard that the script alone decides.
 func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
-	var problem string
-	l.keys, problem = cmd.Keys(args, l.keys[:0])
-	if problem != "" {
-		s.refuse(problem)
-		return true
-	}
-	name := args[1] // digest or function name
+	l.keys, _ = cmd.Keys(args, l.keys[:0]) // the backend has the better words for a wrong number of keys
+	name := args[1]                        // digest or function name
 	if cmd.Name == "eval" || cmd.Name == "eval_ro" {
 		name = []byte(l.scripts.digest(args[1]))
 	}
@@ -118,9 +113,33 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	} else if l.clusters && l.topo.ShardOf(t.slot) < 0 {
 		t = l.anyShard()
 	}
+	if cmd.Name == "evalsha" || cmd.Name == "evalsha_ro" {
+		if ln, _ := s.laneTo(t); ln != nil {
+			ln.teach(args[1])
+		}
+	}
 	e := l.effect.reset()
 	l.concernScript(e, cmd, name, args)
 	return s.send(cmd, raw, t, e)
+}
+
+// teach loads a script on a connection before its first EVALSHA there, if its text
+// is known here: the node may have started, been promoted or joined after the script
+// was loaded. Waiting for its NOSCRIPT instead would let later commands overtake.
+func (ln *lane) teach(sha []byte) {
+	scripts := ln.loop.srv.scripts
+	if g := scripts.generation.Load(); ln.taught == nil || g != ln.taughtIn || len(ln.taught) > scripts.maxCount {
+		ln.taught, ln.taughtIn = make(map[string]struct{}), g
+	}
+	if _, taught := ln.taught[string(sha)]; taught {
+		return
+	}
+	text := scripts.text(sha)
+	if text == "" {
+		return
+	}
+	ln.taught[string(sha)] = struct{}{}
+	ln.note("SCRIPT", "LOAD", text)
 }
 
 // concernScript notes what a script call may do to cached keys: exactly, when it is

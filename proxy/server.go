@@ -39,6 +39,7 @@ type Server struct {
 	nextID     atomic.Int64
 	fetchLanes atomic.Int64 // open on all loops; 0: nothing can be cached
 	rejected   atomic.Uint64
+	down       atomic.Int64 // nodes that cannot be reached or refuse the login, counted on every loop
 	draining   atomic.Bool
 }
 
@@ -261,6 +262,8 @@ func (s *Server) Ready() error {
 		return errors.New("draining")
 	case s.opts.Topology.Current() == nil:
 		return errors.New("no topology yet")
+	case s.down.Load() > 0:
+		return errors.New("a backend node cannot be reached or refuses the login; the log says which")
 	}
 	return nil
 }

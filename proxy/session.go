@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"strings"
 
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
@@ -51,6 +52,7 @@ type session struct {
 	midReply   bool     // the head's reply has been written in part: nothing else may be written
 	captured   *[]byte  // takes the reply of a command that EXEC executes
 	pushes     []byte   // Pub/Sub messages that wait for the end of that reply
+	delayed    fifo     // requests that will be sent again, in order; see loop.later
 
 	// loop-owned: flow
 	wait      waitReason
@@ -143,7 +145,11 @@ func (s *session) dispatch(req *resp.Request) bool {
 	}
 	cmd, problem := command.Resolve(req.Args)
 	if problem != "" {
-		s.refuse(problem)
+		if webRequest(req.Args[0]) {
+			s.close("sent an HTTP request: a web page may be abused to attack Redis")
+			return true
+		}
+		s.reject(req.Args[0], problem)
 		return true
 	}
 	s.lastCmd = cmd
@@ -151,7 +157,7 @@ func (s *session) dispatch(req *resp.Request) bool {
 		return s.queue(cmd, req.Args, raw)
 	}
 	if s.restricted(cmd) {
-		s.errorf("ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context", cmd.Name)
+		s.reject(req.Args[0], "ERR Can't execute '"+cmd.Name+"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 		return true
 	}
 	if h := l.srv.handlers[cmd.ID]; h != nil {
@@ -159,6 +165,23 @@ func (s *session) dispatch(req *resp.Request) bool {
 	}
 	return s.forward(cmd, req.Args, raw)
 }
+
+// reject refuses a command before it is looked at. An EXEC that is refused ends
+// its transaction, as in Redis' rejectCommand.
+func (s *session) reject(name []byte, line string) {
+	if equalFold(name, "EXEC") {
+		if s.tx != nil {
+			s.exclusive = true
+			s.endTransaction()
+		}
+		line = "EXECABORT Transaction discarded because of: " + strings.TrimPrefix(line, "ERR ")
+	}
+	s.refuse(line)
+}
+
+// webRequest recognises the lines of HTTP with which a browser can be made to
+// send Redis commands; Redis closes such connections without a word, too.
+func webRequest(name []byte) bool { return equalFold(name, "POST") || equalFold(name, "HOST:") }
 
 // mustWait reports whether the next command has to wait, and arranges that the
 // session goes on when it need not any more.
@@ -217,8 +240,16 @@ func (s *session) resume() {
 // backlog is the number of reply bytes the client has not taken yet.
 func (s *session) backlog() int { return s.conn.Buffered() + s.held + len(s.pushes) }
 
-// congested reports whether lanes have to stop delivering to this client.
-func (s *session) congested() bool { return !s.closed && s.backlog() > s.loop.outputLimit() }
+// congests reports whether ln has to stop delivering to this client. What is held
+// behind the head of the queue must not stop the lane that the head comes by: it
+// leaves only when the head has been written.
+func (s *session) congests(ln *lane) bool {
+	limit := s.loop.outputLimit()
+	return !s.closed && (s.conn.Buffered() > limit || s.backlog() > limit && !s.awaits(ln))
+}
+
+// awaits reports whether the head of the queue comes by ln.
+func (s *session) awaits(ln *lane) bool { return s.head != nil && s.head.lane == ln }
 
 // write appends reply bytes to the output.
 func (s *session) write(b []byte) {
@@ -306,22 +337,34 @@ func (s *session) progress() {
 		s.resume()
 	case s.wait == waitNothing && s.inflight == 0 && s.eof:
 		s.finishAndClose()
+	case s.wait == waitOutput, len(s.holding) > 0:
+		s.relieve()
 	}
 }
 
 // OnFlushed goes on once the client has read enough.
-func (s *session) OnFlushed() {
-	limit := s.loop.outputLimit()
-	if s.backlog() > limit/2 {
+func (s *session) OnFlushed() { s.relieve() }
+
+// relieve ends what the backlog holds up, as far as it has shrunk: by what the
+// client has read, or by what has left the reply queue.
+func (s *session) relieve() {
+	half := s.loop.outputLimit() / 2
+	if s.conn.Buffered() > half {
 		return
 	}
+	low := s.backlog() <= half
+	kept := s.holding[:0]
 	for _, ln := range s.holding {
-		if !ln.closed {
+		switch {
+		case ln.closed:
+		case low, s.awaits(ln):
 			ln.conn.ResumeRead()
+		default:
+			kept = append(kept, ln)
 		}
 	}
-	s.holding = s.holding[:0]
-	if s.wait == waitOutput {
+	s.holding = kept
+	if low && s.wait == waitOutput {
 		s.resume()
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"strings"
 
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/proxy/resp"
@@ -28,7 +29,8 @@ type transaction struct {
 	routed  bool  // target is decided by a key seen so far
 	own     []own // those of cmds that concern the session's state here
 
-	pin *lane // watches; nil: nothing is watched
+	pin     *lane // watches; nil: nothing is watched
+	watches int   // WATCH commands so far
 }
 
 // own is a queued command that the proxy takes part in when EXEC executes it.
@@ -245,6 +247,8 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	if ln == nil {
 		var n *node
 		switch n, cause = l.owner(t.slot); {
+		case cause == errUnbound:
+			cause = ""
 		case cause != "":
 		case tx.strays():
 			ln, cause = n.pin(s, laneKey{s.db, s.resp3})
@@ -258,21 +262,29 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 		s.refuse(cause)
 		return true
 	}
-	if ln.full() {
+	if ln != nil && ln.full() {
 		ln.waiting = append(ln.waiting, s)
 		return !s.pause(waitLane)
 	}
 	r := l.newRequest(s, cmd)
-	r.slot, r.keyed, r.alone = t.slot, tx.routed, true
+	r.slot, r.keyed, r.alone, r.private = t.slot, tx.routed, true, tx.strays()
 	l.begin(r, &effectScratch{touches: tx.touches, barrier: tx.barrier})
+	r.block = &execution{tx: tx, exec: r}
+	r.raw = resp.AppendCommand(r.raw[:0], "EXEC")
 	s.enqueue(r)
 	s.tx = nil
-	x := &execution{tx: tx, exec: r}
 	if tx.pin != nil {
 		tx.pin.leaving, s.exclusive = true, true
 		tx.pin.strayed = tx.pin.strayed || tx.strays()
 	}
-	x.launch(l, ln)
+	if len(tx.own) > 0 {
+		s.exclusive = true // what follows is about a session that EXEC may have changed
+	}
+	if ln == nil {
+		l.awaitOwner(r)
+		return true
+	}
+	r.block.launch(l, ln)
 	return true
 }
 
@@ -290,21 +302,20 @@ func (tx *transaction) strays() bool {
 // execution is a block in flight. It watches the answers to the queued commands
 // for redirects, because EXEC itself only says that there were errors.
 type execution struct {
-	tx       *transaction
-	exec     *request
-	moved    string // address to which a queued command was redirected
-	tryAgain bool
+	tx      *transaction
+	exec    *request
+	refusal string // the first error of a queued command that says that its key is elsewhere
 }
 
 func (x *execution) launch(l *loop, ln *lane) {
-	x.moved, x.tryAgain = "", false
+	x.refusal = ""
 	x.step(l, ln, resp.AppendCommand(nil, "MULTI"))
 	block := x.tx.block
 	for _, n := range x.tx.lengths {
 		x.step(l, ln, block[:n])
 		block = block[n:]
 	}
-	if l.clusters || len(x.tx.own) > 0 {
+	if len(x.tx.own) > 0 {
 		x.exec.sink, x.exec.limit = x, l.srv.opts.Clients.MaxRequest
 	}
 	ln.send(x.exec, resp.AppendCommand(nil, "EXEC"))
@@ -316,24 +327,72 @@ func (x *execution) step(l *loop, ln *lane, raw []byte) {
 	ln.send(r, raw)
 }
 
-// deliver sees the answer to each step and, on a cluster or when the proxy takes
-// part, to EXEC.
+// deliver sees the answer to each step and, when the proxy takes part, to EXEC.
 func (x *execution) deliver(l *loop, r *request, reply []byte) {
-	if r != x.exec {
-		x.observe(l, r.origin, reply)
-		l.release(r)
-		return
-	}
-	again := len(reply) > 10 && string(reply[:10]) == "-EXECABORT" && (x.moved != "" || x.tryAgain)
-	if !again || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
+	if r == x.exec {
 		if r.overrun {
 			reply = []byte("-ERR the transaction was executed, but its reply exceeds clients.max_request\r\n")
 		}
 		l.finish(r, x.complete(r.sess, reply))
 		return
 	}
+	if line := reply[1 : len(reply)-2]; reply[0] == '-' && x.refusal == "" && elsewhere(line) {
+		x.refusal = string(line)
+	}
+	l.release(r)
+}
+
+// intercept deals with an EXEC that failed because its keys are elsewhere: at
+// queueing, when only the step's answer tells, or at EXEC itself. Nothing was
+// executed then, so the whole block is sent again.
+func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool {
+	cause := line
+	if rest, aborted := strings.CutPrefix(line, "EXECABORT "); aborted {
+		if _, cause, aborted = strings.Cut(rest, "because of: "); !aborted {
+			cause = x.refusal
+		}
+	}
+	if !l.resends || !elsewhere(cause) {
+		return false
+	}
+	s := r.sess
+	word, _, _ := strings.Cut(cause, " ")
+	if word != "ASK" {
+		l.srv.opts.Topology.Refresh(word + " from " + from.node.addr)
+	}
+	addr := ""
+	if word == "ASK" || word == "MOVED" {
+		addr = redirectTarget(from.node.addr, cause)
+	}
+	switch {
+	case s == nil:
+		l.settle(r)
+		l.release(r)
+	case x.tx.watches > 0: // what was watched may have changed on the way to the new owner
+		l.finish(r, s.appendNullArray(nil))
+	case s.delayed.len > 0:
+		s.delayed.push(r)
+	case addr == "" || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+		if !l.later(r) {
+			l.abort(r, "EXECABORT Transaction discarded because of: "+cause)
+		}
+	default:
+		x.follow(l, addr, word == "ASK")
+	}
+	return true
+}
+
+// follow sends the block to the node that a redirect names.
+func (x *execution) follow(l *loop, addr string, asking bool) {
+	r := x.exec
+	ln, cause := l.laneFor(r, l.node(addr))
+	if cause != "" {
+		l.abort(r, cause)
+		return
+	}
+	l.stats.Redirects++
 	r.retries++
-	x.relaunch(l, r)
+	ln.sendAgain(r, asking)
 }
 
 // complete does the proxy's part of a block that was executed.
@@ -378,54 +437,6 @@ func replyLen(b []byte) int {
 	return n
 }
 
-// relaunch repeats a block of which nothing was executed.
-func (x *execution) relaunch(l *loop, r *request) {
-	l.stats.Redirects++
-	if s := r.sess; s != nil {
-		s.exclusive = true
-	}
-	go0 := func() {
-		addr := x.moved
-		n, cause := l.owner(r.slot)
-		if addr != "" {
-			n, cause = l.node(addr), ""
-		}
-		var ln *lane
-		if cause == "" {
-			ln, cause = n.lane(laneKey{r.db, r.resp3})
-		}
-		if cause != "" {
-			l.abort(r, cause)
-			return
-		}
-		x.launch(l, ln)
-	}
-	if x.moved != "" {
-		go0()
-		return
-	}
-	l.nl.AfterFunc(repeatFirst<<r.retries, go0)
-}
-
-// observe notes redirects among the answers to queued commands.
-func (x *execution) observe(l *loop, from string, reply []byte) {
-	if reply[0] != '-' || !l.clusters {
-		return
-	}
-	line := reply[1 : len(reply)-2]
-	switch {
-	case hasWord(line, "MOVED"):
-		x.moved = redirectTarget(from, line[len("MOVED "):])
-		l.srv.opts.Topology.Refresh("MOVED from " + from)
-	case hasWord(line, "ASK"), hasWord(line, "TRYAGAIN"), hasWord(line, "CLUSTERDOWN"):
-		x.tryAgain = true
-	}
-}
-
-func hasWord(line []byte, word string) bool {
-	return len(line) > len(word) && string(line[:len(word)]) == word && line[len(word)] == ' '
-}
-
 func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	if s.tx != nil && s.tx.queueing {
@@ -458,15 +469,42 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 		}
 	}
 	if s.tx.pin.node != n {
-		s.refuse("ERR keys of different nodes cannot be watched together through cosky-proxy")
+		s.refuse(errWatchApart)
 		return true
 	}
 	r := l.newRequest(s, cmd)
-	r.alone, r.private = true, true
+	r.slot, r.keyed, r.alone, r.private = t.slot, t.keyed, true, true
+	s.tx.watches++
+	if l.clusters { // the pin is not the right one before the node has agreed
+		s.exclusive = true
+		r.raw = append(r.raw[:0], raw...)
+	}
 	s.enqueue(r)
 	s.tx.pin.send(r, raw)
 	return true
 }
+
+// rewatch is the connection for a WATCH that was redirected to n. What is watched
+// already stays where it is, so only the first one can go elsewhere.
+func (s *session) rewatch(n *node, key laneKey) (ln *lane, cause string) {
+	tx := s.tx
+	switch {
+	case tx.pin != nil && tx.pin.node == n:
+		return tx.pin, ""
+	case tx.watches > 1:
+		return nil, errWatchApart
+	}
+	if ln, cause = n.pin(s, key); cause != "" {
+		return nil, cause
+	}
+	if tx.pin != nil {
+		tx.pin.node.unpin(tx.pin)
+	}
+	tx.pin = ln
+	return ln, ""
+}
+
+const errWatchApart = "ERR keys of different nodes cannot be watched together through cosky-proxy"
 
 func (s *session) unwatch(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	if s.tx == nil {

@@ -28,12 +28,16 @@ func TestBenchmark(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, b backend) {
 		p := binary.Start(t, "--backend", b.url)
+		count := "2000"
+		if b.url == embedded.url {
+			count = "200" // lists of thousands take it long
+		}
 		for _, args := range [][]string{
 			nil,
 			{"-P", "16"},
 			{"-3", "-P", "16", "--threads", "2", "-r", "1000"},
 		} {
-			benchmark(t, p.Addr, args...)
+			benchmark(t, p.Addr, append(args, "-n", count)...)
 		}
 	})
 }
@@ -41,7 +45,7 @@ func TestBenchmark(t *testing.T) {
 // benchmark runs all default tests of redis-benchmark.
 func benchmark(t *testing.T, addr string, args ...string) {
 	t.Helper()
-	args = append([]string{"-p", port(addr), "-n", "2000", "-q"}, args...)
+	args = append([]string{"-p", port(addr), "-q"}, args...)
 	out := output(t, exec.Command("redis-benchmark", args...))
 	results := 0
 	for line := range strings.FieldsFuncSeq(out, func(r rune) bool { return r == '\r' || r == '\n' }) {
@@ -60,7 +64,7 @@ func benchmark(t *testing.T, addr string, args ...string) {
 }
 
 var (
-	progress = regexp.MustCompile(`^[^:]+: rps=[\d.-]+ \(overall: [\d.-]+\) avg_msec=[\d.a-z-]+ \(overall: [\d.a-z-]+\)$`)
+	progress = regexp.MustCompile(`^[^:]+: rps=\S+ \(overall: \S+\) avg_msec=\S+ \(overall: \S+\)$`)
 	result   = regexp.MustCompile(`^[^:]+: [\d.]+ requests per second, p50=[\d.]+ msec$`)
 )
 
@@ -129,7 +133,7 @@ func TestCLIOnTerminal(t *testing.T) {
 			screen.await(p.Addr + "> ")
 			screen.enter("SET greeting \"hello world\"", "OK")
 			screen.enter("GET greeting", `"hello world"`)
-			screen.enter("HELP GETRANGE", "since: 2.4.0")
+			screen.enter("HELP GETRANGE", "Get a substring of the string stored at a key")
 			screen.enter("MULTI", p.Addr+"(TX)> ")
 			screen.enter("GET greeting", "QUEUED")
 			screen.enter("EXEC", `1) "hello world"`)

@@ -32,7 +32,8 @@ type Script func(c *FakeConn, args []string) string
 
 // FakeConn is one connection to a Fake.
 type FakeConn struct {
-	Asking bool // the command before this one was ASKING
+	Asking bool       // the command before this one was ASKING
+	Queue  [][]string // for scripts that play transactions
 	net.Conn
 }
 

@@ -54,8 +54,8 @@ await redis.publish("io:channel", "one");
 await redis.publish("io:pattern", "two");
 await both;
 assert.deepEqual(messages, [["io:channel", "one"], ["io:p*", "io:pattern", "two"]]);
-assert.equal(await sub.unsubscribe(), 1);
-assert.equal(await sub.punsubscribe(), 0);
+assert.equal(await sub.unsubscribe("io:channel"), 1);
+assert.equal(await sub.punsubscribe("io:p*"), 0);
 assert.equal(await sub.get("io:s"), "v");
 
 // scripts: EVALSHA, then EVAL

@@ -68,9 +68,9 @@ await new Promise((resolve, reject) => {
   })().catch(reject);
 });
 assert.deepEqual(messages, [["one", "nr:channel"], ["two", "nr:pattern"]]);
-await sub.unsubscribe();
-await sub.pUnsubscribe();
-assert.equal(await sub.get("nr:s"), "v");
+await sub.unsubscribe("nr:channel");
+await sub.pUnsubscribe("nr:p*");
+assert.equal(String(await sub.get("nr:s")), "v"); // in RESP2 the library now returns a Buffer
 
 // scripts: EVALSHA, then EVAL
 assert.equal(await redis.add("nr:script", 2), 2);

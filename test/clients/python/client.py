@@ -65,7 +65,12 @@ def transaction(r):
             raise AssertionError("EXEC did not see the change")
         except redis.WatchError:
             pass
-    assert r.transaction(lambda p: p.incr("{py}a"), "{py}a") == [10]
+
+    def increment(p):
+        p.multi()
+        p.incr("{py}a")
+
+    assert r.transaction(increment, "{py}a") == [10]
 
 
 def pub_sub(r):
@@ -74,9 +79,10 @@ def pub_sub(r):
     sub.psubscribe("py:p*")
     kinds = [next(sub.listen())["type"] for _ in range(2)]
     assert kinds == ["subscribe", "psubscribe"], kinds
-    assert r.publish("py:channel", "one") >= 1
+    # What PUBLISH returns is not looked at: a cluster counts the receivers of one node.
+    r.publish("py:channel", "one")
     assert next(sub.listen())["data"] == b"one"
-    assert r.publish("py:pattern", "two") >= 1
+    r.publish("py:pattern", "two")
     message = next(sub.listen())
     assert (message["type"], message["channel"], message["data"]) == ("pmessage", b"py:pattern", b"two"), message
     sub.close()
