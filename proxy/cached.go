@@ -170,15 +170,16 @@ func (l *loop) startFetch(id fetchKey, class coskey.Class, key, raw []byte) *fet
 // cover attaches the leases that must stay alive for the entry to be served.
 func (l *loop) cover(f *fetch, n *node, ln *lane, class coskey.Class, key []byte) bool {
 	now := l.now()
-	held := f.Leases[:0]
+	held := 0
+	need := func(p *lease.Lease) { f.Leases[held] = p; held++ }
 	if n.info.Vouch != nil {
-		held = append(held, n.info.Vouch)
+		need(n.info.Vouch)
 	}
 	if l.srv.tracks() {
 		if ln.lease == nil || !ln.lease.Alive(now) {
 			return false
 		}
-		held = append(held, ln.lease)
+		need(ln.lease)
 		// From 7.4 on hash fields expire by themselves: PTTL does not tell when, and
 		// their expiry is announced only when the server comes round to it.
 		if f.id.kind == nearcache.HGetAll && l.srv.fieldsExpire {
@@ -189,7 +190,7 @@ func (l *loop) cover(f *fetch, n *node, ln *lane, class coskey.Class, key []byte
 		return true
 	}
 	if pubsub := l.srv.eventLease(n.addr, key, class); pubsub != nil && pubsub.Alive(now) {
-		held = append(held, pubsub)
+		need(pubsub)
 	} else {
 		return l.srv.tracks() && class.Covered() == coskey.Uncovered
 	}

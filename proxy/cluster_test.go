@@ -468,9 +468,9 @@ func testClusterPubSub(t *testing.T, c *shared, p *proxytest.Discovered) {
 			subscriber.Expect(want)
 		}
 	}
-	subscriber.Do("PSUBSCRIBE", "channel*")
-	publisher.Do("PUBLISH", "channel-x", "m")
-	subscriber.Expect("*4\r\n" + bulkOf("pmessage") + bulkOf("channel*") + bulkOf("channel-x") + bulkOf("m"))
+	subscriber.Do("PSUBSCRIBE", "pattern*")
+	publisher.Do("PUBLISH", "pattern-x", "m")
+	subscriber.Expect("*4\r\n" + bulkOf("pmessage") + bulkOf("pattern*") + bulkOf("pattern-x") + bulkOf("m"))
 }
 
 // testSlowShard: the replies of a pipeline keep their order, however slow one of

@@ -59,6 +59,7 @@ type lane struct {
 	owner     *session            // of a pin
 	leaving   bool                // a pin that goes back to its node when nothing is in flight
 	strayed   bool                // a pin whose connection state is not that of its key any more: of no use to others
+	probe     bool                // opened to find out whether the node is back
 
 	// fetch lanes only
 	lease  *lease.Lease // alive while a round trip on this connection is recent enough
@@ -100,6 +101,9 @@ func (ln *lane) attach(nc net.Conn, err error) {
 		return
 	}
 	ln.lastRead = l.now()
+	// Sessions wait while more than these is queued; they have to hear of it even
+	// when a single write takes everything.
+	ln.conn.SetLowWater(min(l.srv.opts.Clients.RequestBuffer, l.srv.opts.Upstream.QueueLimit) / 2)
 	ln.login()
 }
 
@@ -119,6 +123,9 @@ func (ln *lane) login() {
 	}
 	if ln.kind == laneFetch && ln.key.resp3 {
 		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "TRACKING", "ON"), ln.handshake+1
+	}
+	if ln.probe && ln.handshake == 0 { // nothing else would make the node answer
+		out, ln.handshake = resp.AppendCommand(out, "PING"), ln.handshake+1
 	}
 	ln.preamble = uint64(len(out) - before)
 	ln.conn.Out = out
@@ -414,6 +421,7 @@ func (ln *lane) OnClose(err error) {
 		err = errors.New("closed by the backend")
 	}
 	ln.node.stats.ConnectionsLost++
+	defer ln.node.check()
 	ln.lost(fmt.Sprintf("ERR cosky-proxy lost its connection to backend %s before the reply came (%v): the command may or may not have been executed", ln.node.addr, err), true)
 }
 

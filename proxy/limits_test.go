@@ -518,8 +518,8 @@ func TestBackpressureNeverStalls(t *testing.T) {
 					raw.WriteString(clustertest.Encode("SET", "w", v))
 					want = append(want, "+OK\r\n")
 				case 6:
-					raw.WriteString(clustertest.Encode("BLPOP", "none", "0.001"))
-					want = append(want, "*-1\r\n")
+					raw.WriteString(encodeAll([]string{"RPUSH", "l", "e"}, []string{"BLPOP", "l", "0"}))
+					want = append(want, ":1\r\n", "*2\r\n$1\r\nl\r\n$1\r\ne\r\n")
 				}
 			}
 			go c.Net().Write([]byte(raw.String()))

@@ -96,6 +96,7 @@ func (l *loop) start() {
 func (l *loop) tick() {
 	now := l.now()
 	for _, n := range l.nodes {
+		n.probe(now)
 		for ln := range n.opened {
 			if ln.timedOut(now) {
 				l.stats.Timeouts++
@@ -232,6 +233,7 @@ func (l *loop) settle(r *request) {
 	}
 	for _, t := range r.touches {
 		if t.write {
+			l.stats.Invalidations++
 			l.cache.End(t.stripe)
 		} else {
 			l.cache.Bump(t.stripe)

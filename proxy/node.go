@@ -32,6 +32,7 @@ type node struct {
 	goneOut   uint64
 	retryAt   int64 // do not dial before (mono); 0: healthy
 	refetchAt int64 // do not open a fetch lane before (mono)
+	triedAt   int64 // last tryOut (mono)
 	backoff   time.Duration
 	cause     string // why the node is being avoided, as an error line
 	movedAt   int64  // when a slot of it was last seen to be on the move (mono); 0: never
@@ -138,6 +139,36 @@ func (n *node) reachable() {
 		n.loop.srv.log.Info("backend reachable again", "node", n.addr)
 	}
 	n.retryAt, n.backoff, n.cause = 0, 0, ""
+}
+
+// probe dials a node in outage again when its pause is over and no command does. Without
+// it a proxy that is not ready would stay so: nobody sends it commands.
+func (n *node) probe(now int64) {
+	if n.retryAt != 0 && now >= n.retryAt {
+		n.tryOut(now)
+	}
+}
+
+// checkPause keeps a node that closes every connection from being dialled all the time.
+const checkPause = time.Second
+
+// check finds out whether a node that closed its last connection is still there,
+// so that readiness does not wait for the next command to notice.
+func (n *node) check() {
+	if now := n.loop.now(); n.retryAt == 0 && now-n.triedAt > int64(checkPause) {
+		n.tryOut(now)
+	}
+}
+
+// tryOut opens the lane that the next command will want and has it answer.
+func (n *node) tryOut(now int64) {
+	if n.info == nil || len(n.shared) > 0 {
+		return
+	}
+	n.triedAt = now
+	if ln, _ := n.lane(laneKey{resp3: n.loop.srv.opts.Backend.Tracking}); ln != nil {
+		ln.probe = true
+	}
 }
 
 // retire takes a shared lane out of service; it closes when it has drained.

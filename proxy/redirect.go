@@ -45,10 +45,16 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 		if string(line) != "NOAUTH Authentication required." {
 			return false // a script's own words
 		}
-		l.abort(r, "ERR cosky-proxy is not logged in to backend "+ln.node.addr+" ("+string(reply[1:len(reply)-2])+"): check the proxy's credentials")
+		l.notLoggedIn(r, ln.node, string(line))
 		return true
 	}
 	return false
+}
+
+// notLoggedIn answers r when the backend wants a password that the proxy does not
+// have. The backend's own words would ask the client to log in.
+func (l *loop) notLoggedIn(r *request, n *node, line string) {
+	l.abort(r, "ERR cosky-proxy is not logged in to backend "+n.addr+" ("+line+"): check the proxy's credentials")
 }
 
 func script(r *request) bool { return r.cmd != nil && r.cmd.Script }

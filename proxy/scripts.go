@@ -103,14 +103,14 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	if cmd.Name == "eval" || cmd.Name == "eval_ro" {
 		name = []byte(l.scripts.digest(args[1]))
 	}
-	t := l.target(bytes.ToLower(name))
+	var t target
 	if len(l.keys) > 0 {
 		var same bool
 		if t, same = l.common(args, l.keys); !same {
 			s.refuse(errCrossSlot)
 			return true
 		}
-	} else if l.clusters && l.topo.ShardOf(t.slot) < 0 {
+	} else if t = l.target(bytes.ToLower(name)); l.clusters && l.topo.ShardOf(t.slot) < 0 {
 		t = l.anyShard()
 	}
 	if cmd.Name == "evalsha" || cmd.Name == "evalsha_ro" {

@@ -352,7 +352,11 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 			cause = x.refusal
 		}
 	}
-	if !l.resends || !elsewhere(cause) {
+	switch {
+	case strings.HasPrefix(cause, "NOAUTH "):
+		l.notLoggedIn(r, from.node, cause)
+		return true
+	case !l.resends || !elsewhere(cause):
 		return false
 	}
 	s := r.sess
@@ -542,7 +546,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 		s.refuse(cause)
 		return true
 	}
-	ln := s.pin
+	var ln *lane
 	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
 		ln = s.tx.pin
 	} else if ln, cause = n.pin(s, laneKey{s.db, s.resp3}); cause != "" {

@@ -14,6 +14,9 @@ need redis-server hash redis-server
 need redis-sentinel hash redis-sentinel
 need redis-tools hash redis-cli redis-benchmark
 need python3-redis /usr/bin/python3 -c 'import redis' # the system's Python, wherever else one is
+need nodejs hash node # the tests of ioredis and node-redis
+need npm hash npm
+need bsdutils hash script # a terminal for redis-cli
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 give_up() {
