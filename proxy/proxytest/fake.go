@@ -102,6 +102,8 @@ func fallback(name string, args []string) string {
 		return "%1\r\n$5\r\nproto\r\n:" + args[1] + "\r\n"
 	case "AUTH", "CLIENT", "SELECT", "ASKING":
 		return "+OK\r\n"
+	case "PTTL": // part of every read for the near-cache
+		return ":-1\r\n"
 	}
 	return ""
 }

@@ -1,0 +1,107 @@
+package proxy
+
+import "cosky-proxy/router/command"
+
+// blocking sends a command that may block its connection on a pin, where it can
+// block nobody else. Nothing of this session follows until it is answered.
+func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	if (cmd.Name == "xread" || cmd.Name == "xreadgroup") && !blocks(args) {
+		return s.forward(cmd, args, raw)
+	}
+	l.keys, _ = cmd.Keys(args, l.keys[:0]) // the backend has the better words for what is wrong with them
+	if s.drain() {
+		return false
+	}
+	e := l.effect.reset()
+	t := l.anyShard()
+	if len(l.keys) > 0 {
+		var same bool
+		if t, same = l.common(args, l.keys); !same {
+			s.refuse(errCrossSlot)
+			return true
+		}
+	}
+	n, cause := l.owner(t.slot)
+	if cause != "" {
+		s.refuse(cause)
+		return true
+	}
+	var ln *lane
+	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
+		ln = s.tx.pin
+	} else if ln, cause = n.pin(s, laneKey{s.db, s.resp3}); cause != "" {
+		s.refuse(cause)
+		return true
+	} else {
+		s.pin, ln.leaving = ln, true
+	}
+	for _, k := range l.keys {
+		l.concern(e, args[k], true)
+	}
+	r := l.newRequest(s, cmd)
+	r.slot, r.keyed, r.private = t.slot, t.keyed, true
+	r.raw = append(r.raw[:0], raw...)
+	// A write that waits for ever must not keep reads of its keys from the cache
+	// for ever: it only counts once it has happened, at its reply.
+	for i := range e.touches {
+		e.touches[i].write = false
+	}
+	l.begin(r, e)
+	s.enqueue(r)
+	s.exclusive, s.patient = true, true
+	ln.send(r, raw)
+	return true
+}
+
+// blocks reports whether XREAD or XREADGROUP has a BLOCK option.
+func blocks(args [][]byte) bool {
+	for _, a := range args[1:] {
+		if equalFold(a, "STREAMS") {
+			return false
+		}
+		if equalFold(a, "BLOCK") {
+			return true
+		}
+	}
+	return false
+}
+
+// unpin gives up the session's private connections.
+func (s *session) unpin() {
+	if s.pin != nil {
+		ln := s.pin
+		s.pin, s.patient = nil, false
+		ln.node.unpin(ln)
+	}
+	if s.tx != nil && s.tx.pin != nil {
+		ln := s.tx.pin
+		s.tx.pin = nil
+		ln.fail("")
+	}
+	s.upload = nil
+}
+
+// unpinned tells the session that ln, which it leased, is gone.
+func (s *session) unpinned(ln *lane) {
+	if s.pin == ln {
+		s.pin, s.patient = nil, false
+	}
+	if s.tx != nil && s.tx.pin == ln {
+		s.tx.pin, s.tx.lostPin = nil, true
+	}
+	if s.upload != nil && s.upload.pin == ln {
+		s.upload.pin = nil
+	}
+}
+
+// settlePin returns a leased connection to its node once the last reply the
+// session wanted from it has come.
+func (ln *lane) settlePin() {
+	s := ln.owner
+	if s != nil && s.pin == ln {
+		s.pin, s.patient = nil, false
+	}
+	ln.leaving = false
+	ln.node.unpin(ln)
+}
