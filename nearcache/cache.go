@@ -10,8 +10,8 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultMaxBytes = 64 << 20
-	DefaultMaxEntry = 1 << 20
+	defaultMaxBytes = 64 << 20
+	defaultMaxEntry = 1 << 20
 	minStripes      = 1 << 10
 	maxStripes      = 1 << 24
 	typicalCost     = 1 << 10 // bytes; sizes stripes and admission counters
@@ -67,8 +67,7 @@ type rules struct {
 	bypass Word // must be zero to start a fetch
 	way    uint64
 
-	lostFillsAreSilent bool
-	halt               func() // tests: let others run here
+	halt func() // tests: let others run here
 }
 
 func (r *rules) pause() {
@@ -103,10 +102,10 @@ func New(o Options) (*Cache, error) {
 // newCache returns a cache that has no store yet.
 func newCache(o Options) (*Cache, error) {
 	if o.MaxBytes == 0 {
-		o.MaxBytes = DefaultMaxBytes
+		o.MaxBytes = defaultMaxBytes
 	}
 	if o.MaxEntry == 0 {
-		o.MaxEntry = DefaultMaxEntry
+		o.MaxEntry = defaultMaxEntry
 	}
 	if o.Stripes == 0 {
 		want := uint64(max(o.MaxBytes, typicalCost) / typicalCost)
@@ -132,7 +131,8 @@ func newCache(o Options) (*Cache, error) {
 func (c *Cache) Close() { c.store.close() }
 
 // MaxEntry returns the size of reply plus key, in bytes, beyond which Fill stores
-// nothing: the caller can Refuse without building the entry.
+// nothing: the caller can Refuse without building the entry. It may be less than
+// Options asked for.
 func (c *Cache) MaxEntry() int { return c.maxEntry }
 
 // Hash returns the hash of a key, or of a group's name. It does not cover the
@@ -144,7 +144,7 @@ func (c *Cache) StripeOf(hash uint64) Stripe { return Stripe(1 + hash&c.mask) }
 
 // keep hands the entry to the store and reports whether the store took it.
 func (c *Cache) keep(e *Entry) bool {
-	cost := e.Cost()
+	cost := e.cost()
 	if len(e.key)+len(e.wire) > c.maxEntry || !c.roomFor(cost) {
 		return false
 	}
@@ -186,7 +186,7 @@ func (c *Cache) reconcile() {
 func (c *Cache) release(e *Entry) {
 	c.lines[e.deps[0].stripe].ways[e.way].CompareAndSwap(e.id, 0)
 	c.entries.Add(-1)
-	c.bytes.Add(-e.Cost())
+	c.bytes.Add(-e.cost())
 	c.exits.Add(1)
 }
 
@@ -195,8 +195,8 @@ type Stats struct {
 	Entries int64  // entries held by the store, void ones included
 	Bytes   int64  // their cost: keys, replies and bookkeeping
 	Fills   uint64 // replies stored
-	Lost    uint64 // replies not stored because something happened to their stripe during the fetch
-	Dropped uint64 // replies not stored: too large, not worth it, no room, or the store's queue was full
+	Lost    uint64 // replies neither stored nor, as a rule, delivered because something happened to their stripe during the fetch
+	Dropped uint64 // replies not stored: too large, no room, or the store's queue was full
 	Exits   uint64 // entries the store let go of: replaced, evicted or not admitted
 	Epochs  uint64 // sum of all epochs: writes, invalidations and revealing replies so far
 }

@@ -26,7 +26,7 @@
 //	  to reveal the present state of s
 //	an invalidation push for s was read           Push(s)       epoch++, and Fetch.Advance
 //	a key is to be fetched                        StartFetch    remembers the words
-//	the fetched reply is about to be delivered    Fill          fills++ and a way, or epoch++
+//	the fetched reply has arrived                 Fill          fills++ and a way; or lost: nothing
 //
 // An Entry carries the words its fetch remembered. It is valid while epoch and
 // pending of each of its stripes still equal them, its way in the directory of its
@@ -36,11 +36,10 @@
 //
 // # Hot keys
 //
-// A fetched reply whose stripe has moved on can be delivered (Fill, which bumps) or
-// thrown away (TryFill, and its readers ask again). On a key that several loops ask for all the time
-// only the second converges after a change; TryFill explains why. In the simulator
-// (sim_test.go), which runs a calm phase after a stormy one, 26 % of the
-// calm reads are hits with Fill and 64 % with TryFill.
+// A fetched reply whose stripe has moved on could be delivered, behind a Bump, or
+// thrown away, and its readers ask again. On a key that several loops ask for all the time
+// only the second converges after a change; Fill explains why. In the simulator
+// (sim_test.go), which runs a calm phase after a stormy one, HITS.
 //
 // # Consequences of the layout
 //
@@ -69,9 +68,10 @@
 //   - Bump after an uncached reply arrived and before a client may see it, unless
 //     the reply says nothing about current content.
 //   - StartFetch, and the choice of Fetch.Leases, before the fetch is sent.
-//   - Fill or TryFill before any client may see the fetched reply, with a nil entry if
-//     there is nothing to store. An error that says nothing about the key
-//     (LOADING, MOVED) needs neither.
+//   - Fill before any client may see the fetched reply, and only if Fill allows it. A lost
+//     reply that is delivered all the same, and one that is not to be stored (too
+//     large, WRONGTYPE), is treated like an uncached one: Bump first. An error
+//     that says nothing about the key (LOADING, MOVED) needs neither.
 //   - A reader joins a fetch in flight only if it is still Current.
 //   - An entry's deadline is counted from the moment its fetch was sent, not from the
 //     moment its remaining time to live was read.

@@ -126,28 +126,20 @@ func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 	return append(dst, e.wire[e.head3:]...)
 }
 
-// Len returns the bytes AppendReply appends.
-func (e *Entry) Len(resp3 bool) int {
-	if resp3 {
-		return len(e.wire) - int(e.head-e.head3)
-	}
-	return len(e.wire) - int(e.head3)
-}
-
-// Cost returns the bytes the entry is charged with: what it occupies, with its key
+// cost returns the bytes the entry is charged with: what it occupies, with its key
 // and the store's bookkeeping.
-func (e *Entry) Cost() int64 {
+func (e *Entry) cost() int64 {
 	return int64(cap(e.wire)+cap(e.key)) + int64(unsafe.Sizeof(*e)) + storeOverhead
 }
 
-// Valid reports whether the entry may be served at now: nothing happened to its
+// valid reports whether the entry may be served at now: nothing happened to its
 // stripes, it is still the one its stripe vouches for, its leases are alive and its
 // time is not over.
 //
 // The conditions are read one after the other, which is enough: whatever made the entry
 // too old for this read was complete before the read began, and none of the
 // conditions, once broken, mends.
-func (e *Entry) Valid(c *Cache, now int64) bool {
+func (e *Entry) valid(c *Cache, now int64) bool {
 	if now >= e.until {
 		return false
 	}

@@ -84,33 +84,47 @@ func (f *Fetch) Advance(s Stripe, before, after Word) {
 	}
 }
 
-// Fill stores e, the reply of f, if nothing happened to the key's stripe since f
-// started, and reports whether it did. Otherwise it bumps the stripe. Either way,
-// whatever older state of the key was cached is void when Fill returns, so the reply
-// may then be delivered. e belongs to the cache from now on. A nil e stands for a reply that
-// says something about the key but is not to be stored (too large, WRONGTYPE).
+// Fill takes e, the reply of f, and reports whether it may be delivered. If nothing
+// happened to the key's stripe since f started, it may: whatever older state of the key
+// was cached is void when Fill returns, and e is served from now on unless the store
+// has no room for it. Otherwise the fetch is lost: e is not stored and nobody may see it.
+// The readers that wait for it ask the cache again (Get, join, StartFetch), as if they
+// had just come.
+//
+// A caller that must deliver a lost reply all the same, because what comes later would be
+// too new for its reader, calls Bump first: the reply reveals a state that entries and
+// fetches of other loops may be behind. It is a correct answer, for a reader that joins a
+// fetch does so while it is Current.
+//
+// Why losers ask again, and do not always take what there is, behind a Bump: on a hot key
+// that goes round in circles. After one write, each of N loops has a void fetch in flight and a
+// current one behind it. The void reply bumps as it is delivered, which voids the
+// current fetches of all other loops, whose readers start further ones, which the void
+// replies bump again. A loser that reveals nothing disturbs nobody: the first current
+// reply is stored, and whoever comes second is answered from the cache. See Patience for
+// readers that lose again and again.
 //
 // Why each step is there, as interleavings of what loops A and B and the node do:
 //
 // The fetch races with a change.
 //  1. A starts a fetch (epoch 5); the node reads v1.
 //  2. A write is executed (v2); its reply or invalidation arrives: epoch 6.
-//  3. A's reply arrives: the word is not the one remembered, so v1 is not stored. It is
-//     still a correct answer for those who asked before step 2 ended, and nobody
-//     joined after (Current).
+//  3. A's reply arrives: the word is not the one remembered, so v1 is neither stored
+//     nor delivered. A's readers fetch again and see v2.
 //
 // A change arrives after the look at the word: check first, store later leaves a gap.
 //  1. A's reply v1 arrives, the word is unchanged.
 //  2. The invalidation arrives: epoch 6.
-//  3. A stores v1. The entry carries epoch 5, so it was void before it was stored.
+//  3. A stores v1 and delivers it to readers that came before step 2. The entry
+//     carries epoch 5, so it was void before it was stored.
 //
 // Two loops fetch at once; a change came around the proxy, its invalidation is delayed.
 //  1. A starts (fills 0), the node reads v1. The change: v2. B starts (fills 0), the
 //     node reads v2.
 //  2. B fills: fills 1, B's entry is stored, v2 is delivered.
-//  3. A fills: fills is not 0, so v1 does not overwrite v2. Were A's reply the newer
-//     one, the stored entry would be too old to serve after it: nobody knows
-//     which, so A bumps.
+//  3. A fills: fills is not 0, so v1 does not overwrite v2, and A's readers are answered by
+//     B's entry. Were A's reply the newer one, B's entry would be too old to be served
+//     after it. Nobody knows which, so nobody sees A's reply before a Bump.
 //
 // One fetch after the other, no epoch in between, the first entry out of sight.
 //  1. A fills v1; a third loop has the entry in its front table; the store evicts it.
@@ -120,79 +134,43 @@ func (f *Fetch) Advance(s Stripe, before, after Word) {
 //     the store and in its queue, before v2 is delivered.
 //
 // Two fills edit one directory.
-//  1. A wins the word (fills 1, busy) and halts before it writes its way.
-//  2. B starts a fetch (fills 1), gets a newer value and would write its way before A.
-//  3. The word is busy, so B does not store and bumps, which voids A's entry as well.
+//  1. A has v1. It wins the word (fills 1, busy) and halts before it writes its way.
+//  2. The key changes around the proxy. B starts a fetch (fills 1), gets v2 and would
+//     write its way before A does, whose entry would be valid after v2 was delivered.
+//  3. The word is busy, so B has lost: nobody has seen v2 when A's entry becomes valid.
 //
 // An uncached reply reveals a newer state.
 //  1. A bypassing read returns v2 of a change around the proxy; the invalidation is
 //     delayed.
 //  2. Its loop bumps, then delivers v2. Entries of v1 are void, fetches that read v1
 //     cannot be stored or joined; those started later are executed later.
-func (c *Cache) Fill(f *Fetch, e *Entry) (stored bool) {
-	o := c.fill(f, e)
-	if o == lost && !c.rules.lostFillsAreSilent {
-		c.Bump(f.deps[0].stripe)
-	}
-	return o == filled
-}
-
-// TryFill is Fill for keys that many loops ask for at once. When it returns true the
-// reply may be delivered, stored or not. When it returns false something happened to
-// the stripe and the reply must not be delivered: the readers that wait for it ask
-// the cache again (Get, join, StartFetch), as if they had just come.
-//
-// Fill alone can go round in circles on a hot key. After one write, each of N loops has a void
-// fetch in flight and a current one behind it. The void reply bumps as it is
-// delivered, which voids the current fetches of all other loops, whose
-// readers start further ones, which the void replies bump again. TryFill reveals
-// nothing, so nobody else is disturbed: the first current reply is stored, and
-// whoever comes second is answered from the cache.
-//
-// A reader that lost Patience times goes uncached, with Begin and End around it like a write's: a plain
-// uncached read would bump and, with enough of them, keep the circle going,
-// while a pending one sends everybody past the cache for one round trip.
-func (c *Cache) TryFill(f *Fetch, e *Entry) (deliver bool) { return c.fill(f, e) != lost }
-
-// Patience is how many fetches in a row a reader loses (TryFill) before it goes uncached.
-const Patience = 3
-
-// outcome of a fill.
-type outcome uint8
-
-const (
-	lost   outcome = iota // something happened to the stripe; what is cached may be older than the reply
-	passed                // nothing happened, nothing older is valid, the reply was not stored
-	filled                // nothing happened, the reply was stored
-)
-
-func (c *Cache) fill(f *Fetch, e *Entry) outcome {
+func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
 	key := f.deps[0]
 	l := &c.lines[key.stripe]
 	if !c.claim(l, key.word) {
 		c.lost.Add(1)
-		return lost
+		return false
 	}
 	c.rules.pause()
-	if e == nil {
-		l.empty()
-		l.word.And(^uint64(busyBit))
-		c.drops.Add(1)
-		return passed
-	}
 	e.seal(c, f)
 	e.way = l.enter(e.id)
 	l.word.And(^uint64(busyBit))
 	c.rules.pause()
 
-	if !c.keep(e) {
+	if c.keep(e) {
+		c.fills.Add(1)
+	} else {
 		l.ways[e.way].CompareAndSwap(e.id, 0)
 		c.drops.Add(1)
-		return passed
 	}
-	c.fills.Add(1)
-	return filled
+	return true
 }
+
+// Patience is how many fetches in a row a reader loses before it goes uncached, with Begin and
+// End around it like a write's. A plain uncached read would bump and, with enough of them,
+// keep the circle going that Fill describes, while a pending one sends everybody past the
+// cache for one round trip.
+const Patience = 3
 
 // claim makes the caller the only one to edit the directory of l, if its word is still want.
 func (c *Cache) claim(l *line, want Word) bool {
@@ -224,18 +202,12 @@ func (l *line) enter(id uint64) (way uint8) {
 	return uint8(victim)
 }
 
-// empty clears the directory. The caller holds busy.
-func (l *line) empty() {
-	for i := range l.ways {
-		l.ways[i].Store(0)
-	}
-}
-
-// Refuse remembers for RefuseFor that the value of a key is not worth fetching for
-// the cache because it is larger than MaxEntry. The reply that showed it still needs a Fill, of nil.
+// Refuse remembers for ten seconds that the value of a key is not worth fetching for
+// the cache because it is larger than MaxEntry. The reply that showed it needs a Bump if
+// it is delivered.
 func (c *Cache) Refuse(hash uint64, db int, kind Kind, now int64) {
 	id := identify(hash, db, kind)
-	c.refused[id%refusedSlots].Store(id&^refusedUntil | refusedMillis(now+int64(RefuseFor)))
+	c.refused[id%refusedSlots].Store(id&^refusedUntil | refusedMillis(now+int64(refuseFor)))
 }
 
 // Refused reports whether the value was lately found too large: the caller should
@@ -245,11 +217,11 @@ func (c *Cache) Refused(hash uint64, db int, kind Kind, now int64) bool {
 	id := identify(hash, db, kind)
 	v := c.refused[id%refusedSlots].Load()
 	left := uint32(v) - uint32(refusedMillis(now)) // milliseconds; wraps to something huge when over
-	return v != 0 && (v^id)&^refusedUntil == 0 && left-1 < uint32(RefuseFor/time.Millisecond)
+	return v != 0 && (v^id)&^refusedUntil == 0 && left-1 < uint32(refuseFor/time.Millisecond)
 }
 
-// RefuseFor is how long Refuse is remembered.
-const RefuseFor = 10 * time.Second
+// refuseFor is how long Refuse is remembered.
+const refuseFor = 10 * time.Second
 
 const (
 	refusedSlots        = 4096

@@ -24,9 +24,6 @@ const (
 // gone unused, or void, for longer than two sweeps, nor more than its share of the byte budget:
 // entries that the store has evicted do not linger.
 type Reader struct {
-	// Hits, Misses: look-ups by outcome. FrontHits: hits that did not enter the store.
-	Hits, Misses, FrontHits uint64
-
 	c     *Cache
 	bytes int64 // cost of the entries in front
 	part  int   // next part to sweep
@@ -49,23 +46,19 @@ func (r *Reader) Get(hash uint64, db int, kind Kind, key []byte, now int64) *Ent
 	id := identify(hash, db, kind)
 	s := &r.front[id>>(64-frontBits)]
 	if e := s.entry; e != nil && s.hash == id && e.is(db, kind, key) {
-		if e.Valid(r.c, now) {
+		if e.valid(r.c, now) {
 			s.hits++
 			if s.hits%touchEvery == 0 {
 				r.touch(s)
 			}
-			r.Hits++
-			r.FrontHits++
 			return e
 		}
 		r.drop(s)
 	}
 	e := r.c.store.get(id)
-	if e == nil || !e.is(db, kind, key) || !e.Valid(r.c, now) {
-		r.Misses++
+	if e == nil || !e.is(db, kind, key) || !e.valid(r.c, now) {
 		return nil
 	}
-	r.Hits++
 	r.keep(s, e)
 	return e
 }
@@ -82,7 +75,7 @@ func (r *Reader) keep(s *frontSlot, e *Entry) {
 		return
 	}
 	r.drop(s)
-	if cost := e.Cost(); r.bytes+cost <= r.c.frontBytes {
+	if cost := e.cost(); r.bytes+cost <= r.c.frontBytes {
 		r.bytes += cost
 		*s = frontSlot{hash: e.hash, entry: e}
 	}
@@ -90,7 +83,7 @@ func (r *Reader) keep(s *frontSlot, e *Entry) {
 
 func (r *Reader) drop(s *frontSlot) {
 	if s.entry != nil {
-		r.bytes -= s.entry.Cost()
+		r.bytes -= s.entry.cost()
 		*s = frontSlot{}
 	}
 }
@@ -105,7 +98,7 @@ func (r *Reader) Tick(now int64) {
 		if s.entry == nil {
 			continue
 		}
-		if s.hits == s.seen || !s.entry.Valid(r.c, now) {
+		if s.hits == s.seen || !s.entry.valid(r.c, now) {
 			r.drop(s)
 			continue
 		}

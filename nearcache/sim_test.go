@@ -33,6 +33,9 @@ type flaw struct {
 	rules func(*rules)
 
 	noReveal, noLeases, noExpiry, meekEnd, generousAdvance bool
+
+	silentLoser bool // a lost reply is delivered without Bump
+	noAgain     bool // every lost reply is delivered, after Bump: no lie, but slow
 }
 
 type simChange struct {
@@ -57,6 +60,7 @@ type simOp struct {
 	stripe Stripe // what a write announces, or a bypassing read reveals
 	floor  int
 	after  *simOp // a write sent earlier by the same client
+	hasty  bool   // takes a lost reply rather than ask again
 	losses int    // fetches lost so far
 	alone  bool   // went uncached with Begin and End
 	got    int    // a write's version once executed
@@ -102,8 +106,7 @@ type simLoop struct {
 type sim struct {
 	rng    *rand.Rand
 	flaw   flaw
-	calm   int  // percent of changes and bypasses that do not happen
-	retry  bool // loops use TryFill
+	calm   int // percent of changes, bypasses and haste that do not happen
 	c      *Cache
 	store  *chaosStore
 	now    int64
@@ -139,7 +142,7 @@ func simulate(seed uint64, f flaw, count map[string]int, trace *strings.Builder)
 	if err != nil {
 		panic(err)
 	}
-	s.c, s.calm, s.retry = c, s.rng.IntN(100), s.chance(50)
+	s.c, s.calm = c, s.rng.IntN(100)
 	s.store = &chaosStore{s: s, live: map[uint64]*Entry{}}
 	c.store = s.store
 	if f.rules != nil {
@@ -387,8 +390,9 @@ func (s *sim) ping(n *simConn) {
 
 func (s *sim) read(l *simLoop, k *simKey, after *simOp) {
 	op := &simOp{key: k, floor: k.floor, after: after, stripe: k.stripe}
+	op.hasty = s.flaw.noAgain || s.chance(20) && !s.chance(s.calm)
 	if s.calm == 100 {
-		s.count[fmt.Sprintf("calm reads, TryFill %v", s.retry)]++
+		s.count["calm reads"]++
 	}
 	if s.chance(20) {
 		op.stripe = k.group
@@ -407,7 +411,7 @@ func (s *sim) ask(l *simLoop, op *simOp) {
 	if e := l.reader.Get(s.c.Hash(k.name), 0, HGetAll, k.name, now); e != nil {
 		s.count["hits"]++
 		if s.calm == 100 {
-			s.count[fmt.Sprintf("calm hits, TryFill %v", s.retry)]++
+			s.count["calm hits"]++
 		}
 		v := simVersion(e)
 		s.log("hit %s v%d", k.name, v)
@@ -529,15 +533,29 @@ func (s *sim) fromFetch(l *simLoop) {
 		deliver := s.fill(l, m)
 		s.halt()
 		if !deliver {
-			for _, op := range m.flight.waiters {
-				op.losses++
-				s.ask(l, op)
-			}
+			s.lose(l, m)
 			return
 		}
 		for _, op := range m.flight.waiters {
 			s.deliver(op, m.version)
 		}
+	}
+}
+
+// lose lets those who waited for a lost reply ask again, except the hasty.
+func (s *sim) lose(l *simLoop, m simMsg) {
+	for _, op := range m.flight.waiters {
+		if !op.hasty {
+			op.losses++
+			s.ask(l, op)
+			continue
+		}
+		s.count["lost replies delivered"]++
+		if !s.flaw.silentLoser {
+			s.c.Bump(op.key.stripe)
+		}
+		s.halt()
+		s.deliver(op, m.version)
 	}
 }
 
@@ -552,16 +570,8 @@ func (s *sim) fill(l *simLoop, m simMsg) bool {
 	if err != nil {
 		panic(err)
 	}
-	if s.chance(3) {
-		e = nil
-	}
 	before := s.c.fills.Load()
-	deliver := true
-	if s.retry {
-		deliver = s.c.TryFill(&fl.fetch, e)
-	} else {
-		s.c.Fill(&fl.fetch, e)
-	}
+	deliver := s.c.Fill(&fl.fetch, e)
 	if s.c.fills.Load() > before {
 		s.count["fills"]++
 		s.log("fill %s v%d", fl.key.name, m.version)
@@ -711,10 +721,7 @@ func TestCoherenceUnderEveryInterleavingTried(t *testing.T) {
 		}
 	}
 	t.Log(count)
-	if hits, reads := count["calm hits, TryFill true"], count["calm reads, TryFill true"]; hits < reads/2 {
-		t.Errorf("when all is calm only %d of %d reads are hits: loops disturb each other", hits, reads)
-	}
-	for _, what := range []string{"hits", "joins", "fetches", "bypasses", "fills", "advances", "patience lost", "kills"} {
+	for _, what := range []string{"hits", "joins", "fetches", "bypasses", "fills", "advances", "lost replies delivered", "patience lost", "kills"} {
 		if count[what] < 1000 {
 			t.Errorf("the simulation had only %d %s: it proves little", count[what], what)
 		}
@@ -741,9 +748,10 @@ func TestEachMechanismIsNeeded(t *testing.T) {
 		{name: "pending write of a hit", rules: func(r *rules) { r.hit &^= pendingMask }},
 		{name: "pending write of a join", rules: func(r *rules) { r.join &^= pendingMask }},
 		{name: "fill rule", rules: func(r *rules) { r.fill &^= fillsMask }},
-		{name: "bump by a lost fill", rules: func(r *rules) { r.lostFillsAreSilent = true }},
+		{name: "busy", rules: func(r *rules) { r.busy = 0 }},
 		{name: "directory", rules: func(r *rules) { r.way = 0 }},
 		{name: "bump by a revealing reply", noReveal: true},
+		{name: "bump by a lost reply that is delivered", silentLoser: true},
 		{name: "leases", noLeases: true},
 		{name: "expiry", noExpiry: true},
 		{name: "epoch of End", meekEnd: true},
@@ -759,5 +767,27 @@ func TestEachMechanismIsNeeded(t *testing.T) {
 			}
 			t.Error("no lie found without it: either it is not needed or the simulator is blind")
 		})
+	}
+}
+
+// TestLosersLetTheCacheSettle: when nothing changes any more most reads are hits, but not
+// if lost replies are delivered instead of asked for again.
+func TestLosersLetTheCacheSettle(t *testing.T) {
+	share := func(f flaw) float64 {
+		count := map[string]int{}
+		for seed := range uint64(1500) {
+			if lie := simulate(seed, f, count, nil); lie != "" {
+				t.Fatalf("seed %d: %s", seed, lie)
+			}
+		}
+		return float64(count["calm hits"]) / float64(count["calm reads"])
+	}
+	again, delivered := share(flaw{}), share(flaw{noAgain: true})
+	t.Logf("hits: %.0f %%; with lost replies delivered: %.0f %%", 100*again, 100*delivered)
+	if again < 0.5 {
+		t.Errorf("only %.0f %% of calm reads are hits: loops disturb each other", 100*again)
+	}
+	if delivered > 0.5 {
+		t.Errorf("%.0f %% of calm reads are hits although lost replies are delivered: the simulator does not see loops disturb each other", 100*delivered)
 	}
 }

@@ -41,7 +41,7 @@ func newRistrettoStore(maxCost int64, exit func(*Entry)) (*ristrettoStore, error
 		NumCounters:        max(1<<10, maxCost/typicalCost*10), // ten per entry, as its authors advise
 		MaxCost:            maxCost,
 		BufferItems:        64,
-		IgnoreInternalCost: true, // Entry.Cost has it
+		IgnoreInternalCost: true, // Entry.cost has it
 		OnExit: func(e *Entry) {
 			if e != nil { // nil: a victim that was gone already
 				exit(e)

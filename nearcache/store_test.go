@@ -50,7 +50,7 @@ func (s *mapStore) set(hash uint64, e *Entry, cost int64) bool {
 func (s *mapStore) removeLocked(hash uint64) {
 	if e := s.items[hash]; e != nil {
 		delete(s.items, hash)
-		s.cost -= e.Cost()
+		s.cost -= e.cost()
 		s.exit(e)
 	}
 }
@@ -112,7 +112,7 @@ func TestStoreContract(t *testing.T) {
 			taken := map[*Entry]bool{}
 			set := func(hash uint64, size int) *Entry {
 				e := mustEntry(t, fmt.Sprint("key", hash), value(strings.Repeat("x", size)), forever)
-				if s.set(hash, e, e.Cost()) {
+				if s.set(hash, e, e.cost()) {
 					taken[e] = true
 				}
 				return e
@@ -134,8 +134,8 @@ func TestStoreContract(t *testing.T) {
 			if left(first) != 1 || left(second) != 0 {
 				t.Errorf("exits after overwriting: %d and %d, want 1 and 0", left(first), left(second))
 			}
-			if u := s.used(); u != second.Cost() {
-				t.Errorf("used %d, want the cost of the second entry, %d", u, second.Cost())
+			if u := s.used(); u != second.cost() {
+				t.Errorf("used %d, want the cost of the second entry, %d", u, second.cost())
 			}
 
 			huge := set(2, budget)
@@ -151,7 +151,7 @@ func TestStoreContract(t *testing.T) {
 			for e := range taken {
 				switch left(e) {
 				case 0:
-					held += e.Cost()
+					held += e.cost()
 					n++
 				case 1:
 				default:

@@ -271,7 +271,7 @@ func (f *fetch) land(l *loop, pttl []byte) {
 		return
 	}
 	waiters := f.leave()
-	if !l.cache.TryFill(&f.Fetch, e) {
+	if !l.cache.Fill(&f.Fetch, e) {
 		f.lose(l, waiters, e)
 		return
 	}
@@ -299,7 +299,7 @@ func (l *loop) deliverEntry(r *request, e *nearcache.Entry) {
 }
 
 // lose: something happened to the key while the fetch was under way, so its
-// readers ask again, as if they had just come (see nearcache.Cache.TryFill). A reader whose
+// readers ask again, as if they had just come (see nearcache.Cache.Fill). A reader whose
 // client waits for a later fetch as well must not end up with a newer answer than
 // that one brings; it takes what there is, which reveals the key's state.
 func (f *fetch) lose(l *loop, waiters fifo, e *nearcache.Entry) {

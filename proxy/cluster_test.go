@@ -75,22 +75,6 @@ const maxStaleness = 500 * time.Millisecond
 // started.
 func keyOf(prefix string, i int) string { return keyIn(prefix, i, 3, 0) }
 
-// onOwner runs a command on the node that owns key, whoever that is at the moment.
-func (c *shared) onOwner(key string, args ...any) (any, error) {
-	var failed error
-	for _, r := range c.Nodes {
-		if !r.Running() {
-			continue
-		}
-		v, err := r.DoErr(args...)
-		if err == nil {
-			return v, nil
-		}
-		failed = errors.Join(failed, fmt.Errorf("%s: %w", r.Addr, err))
-	}
-	return nil, failed
-}
-
 func testWholeKeySpace(t *testing.T, c *shared, p *proxytest.Discovered) {
 	conn := clustertest.Dial(t, p.Addr)
 	expectReply(t, conn, "FLUSHALL", "+OK\r\n")

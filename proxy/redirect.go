@@ -111,13 +111,13 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	}
 	l.stats.Redirects++
 	r.retries++
-	ln.sendAgain(r, asking)
+	ln.sendKept(r, asking)
 	return true
 }
 
-// sendAgain sends r, with the whole of its block if it ends one. ASKING holds for
+// sendKept sends a request that was kept, with the whole of its block if it ends one. ASKING holds for
 // the next command or, before MULTI, for the block (Redis' resetClient keeps it).
-func (ln *lane) sendAgain(r *request, asking bool) {
+func (ln *lane) sendKept(r *request, asking bool) {
 	ln.prepare(r)
 	if asking {
 		ln.note("ASKING")
@@ -129,9 +129,15 @@ func (ln *lane) sendAgain(r *request, asking bool) {
 	ln.send(r, r.raw)
 }
 
-// prepare makes sure that the script r calls is known on another connection than
+// prepare makes sure that the scripts r calls are known on another connection than
 // the one it was meant for.
 func (ln *lane) prepare(r *request) {
+	if r.block != nil {
+		for _, sha := range r.block.tx.shas {
+			ln.teach(sha)
+		}
+		return
+	}
 	if script(r) && strings.HasPrefix(r.cmd.Name, "evalsha") && len(r.raw) > 0 {
 		ln.teach(ln.loop.parse(r.raw)[1])
 	}
@@ -292,7 +298,7 @@ func (l *loop) repeat(r *request) {
 	if cause == "" {
 		var ln *lane
 		if ln, cause = l.laneFor(r, n); cause == "" {
-			ln.sendAgain(r, false)
+			ln.sendKept(r, false)
 			return
 		}
 	}

@@ -49,8 +49,12 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 // scatterAll sends a command to every shard.
 func (s *session) scatterAll(cmd *command.Command, args [][]byte, raw []byte, e *effectScratch) bool {
 	merge := router.MergeFor(cmd)
-	if merge == nil {
+	switch {
+	case merge == nil:
 		s.refuse(unsupportedOnCluster(cmd))
+		return true
+	case s.loop.topo.Uncovered() > 0: // a partial answer would be a wrong one
+		s.refuse(errUnbound)
 		return true
 	}
 	_, ok := s.broadcast(cmd, merge, raw, e)

@@ -26,8 +26,9 @@ type transaction struct {
 	touches []touch
 	barrier bool
 	target  target
-	routed  bool  // target is decided by a key seen so far
-	own     []own // those of cmds that concern the session's state here
+	routed  bool     // target is decided by a key seen so far
+	own     []own    // those of cmds that concern the session's state here
+	shas    [][]byte // digests of the scripts it calls, to be known where it runs
 
 	pin     *lane // watches; nil: nothing is watched
 	watches int   // WATCH commands so far
@@ -102,6 +103,8 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 		name := args[1]
 		if cmd.Name == "eval" || cmd.Name == "eval_ro" {
 			name = []byte(l.scripts.digest(args[1]))
+		} else {
+			tx.shas = append(tx.shas, bytes.Clone(name))
 		}
 		l.concernScript(e, cmd, name, args)
 	case len(l.keys) == 0:
@@ -285,7 +288,7 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 		l.awaitOwner(r)
 		return true
 	}
-	r.block.launch(l, ln)
+	ln.sendKept(r, false)
 	return true
 }
 
@@ -397,7 +400,7 @@ func (x *execution) follow(l *loop, addr string, asking bool) {
 	}
 	l.stats.Redirects++
 	r.retries++
-	ln.sendAgain(r, asking)
+	ln.sendKept(r, asking)
 }
 
 // complete does the proxy's part of a block that was executed.

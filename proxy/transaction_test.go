@@ -240,3 +240,29 @@ func awaitBlocked(t *testing.T, r *clustertest.Redis, want string) {
 		return nil
 	})
 }
+
+// TestScriptInsideMultiIsHealed: a script that went through the proxy is known to
+// EXEC although the backend has been restarted meanwhile.
+func TestScriptInsideMultiIsHealed(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		behind := clustertest.StartRedis(t)
+		_, addr := proxytest.Start(t, strict(t, behind, transport))
+		c := clustertest.Dial(t, addr)
+		sha := strings.TrimSpace(strings.SplitN(c.Do("SCRIPT", "LOAD", "return ARGV[1]"), "\n", 2)[1])
+		behind.Stop()
+		behind.Restart()
+		clustertest.Await(t, "the proxy to reach the backend again", func() error {
+			if got := c.Do("GET", "k"); got != "$-1\r\n" {
+				return fmt.Errorf("it answers %q", got)
+			}
+			return nil
+		})
+		for _, tt := range []struct{ args, want string }{
+			{"MULTI", "+OK\r\n"}, {"EVALSHA " + sha + " 0 x", "+QUEUED\r\n"}, {"EXEC", "*1\r\n$1\r\nx\r\n"},
+		} {
+			if got := c.Do(strings.Fields(tt.args)...); got != tt.want {
+				t.Errorf("%s: got %q, want %q", tt.args, got, tt.want)
+			}
+		}
+	})
+}
