@@ -195,7 +195,7 @@ type Stats struct {
 	Entries int64  // entries held by the store, void ones included
 	Bytes   int64  // their cost: keys, replies and bookkeeping
 	Fills   uint64 // replies stored
-	Lost    uint64 // replies neither stored nor, as a rule, delivered because something happened to their stripe during the fetch
+	Lost    uint64 // replies not stored because something happened to their stripe during the fetch
 	Dropped uint64 // replies not stored: too large, no room, or the store's queue was full
 	Exits   uint64 // entries the store let go of: replaced, evicted or not admitted
 	Epochs  uint64 // sum of all epochs: writes, invalidations and revealing replies so far

@@ -390,7 +390,7 @@ func (s *sim) ping(n *simConn) {
 
 func (s *sim) read(l *simLoop, k *simKey, after *simOp) {
 	op := &simOp{key: k, floor: k.floor, after: after, stripe: k.stripe}
-	op.hasty = s.flaw.noAgain || s.chance(20) && !s.chance(s.calm)
+	op.hasty = s.flaw.noAgain || s.chance(40) && !s.chance(s.calm)
 	if s.calm == 100 {
 		s.count["calm reads"]++
 	}
@@ -544,6 +544,7 @@ func (s *sim) fromFetch(l *simLoop) {
 
 // lose lets those who waited for a lost reply ask again, except the hasty.
 func (s *sim) lose(l *simLoop, m simMsg) {
+	bumped := s.flaw.silentLoser
 	for _, op := range m.flight.waiters {
 		if !op.hasty {
 			op.losses++
@@ -551,8 +552,9 @@ func (s *sim) lose(l *simLoop, m simMsg) {
 			continue
 		}
 		s.count["lost replies delivered"]++
-		if !s.flaw.silentLoser {
+		if !bumped {
 			s.c.Bump(op.key.stripe)
+			bumped = true
 		}
 		s.halt()
 		s.deliver(op, m.version)
@@ -729,6 +731,7 @@ func TestCoherenceUnderEveryInterleavingTried(t *testing.T) {
 }
 
 // TestEachMechanismIsNeeded: the simulator must find a lie as soon as any one of them is missing.
+// Missing busy takes a rarer interleaving, see TestTwoFillsOfOneStripe.
 func TestEachMechanismIsNeeded(t *testing.T) {
 	flaws := []flaw{
 		{name: "epochs", rules: func(r *rules) {
@@ -748,7 +751,6 @@ func TestEachMechanismIsNeeded(t *testing.T) {
 		{name: "pending write of a hit", rules: func(r *rules) { r.hit &^= pendingMask }},
 		{name: "pending write of a join", rules: func(r *rules) { r.join &^= pendingMask }},
 		{name: "fill rule", rules: func(r *rules) { r.fill &^= fillsMask }},
-		{name: "busy", rules: func(r *rules) { r.busy = 0 }},
 		{name: "directory", rules: func(r *rules) { r.way = 0 }},
 		{name: "bump by a revealing reply", noReveal: true},
 		{name: "bump by a lost reply that is delivered", silentLoser: true},
@@ -775,7 +777,7 @@ func TestEachMechanismIsNeeded(t *testing.T) {
 func TestLosersLetTheCacheSettle(t *testing.T) {
 	share := func(f flaw) float64 {
 		count := map[string]int{}
-		for seed := range uint64(1500) {
+		for seed := range uint64(300) {
 			if lie := simulate(seed, f, count, nil); lie != "" {
 				t.Fatalf("seed %d: %s", seed, lie)
 			}

@@ -58,8 +58,10 @@ func (s *Server) eventLease(addr string, key []byte, class coskey.Class) *lease.
 	if l := st.LeaseFor(ns); l != nil {
 		return l
 	}
-	channels, patterns := coskey.Subscription(ns)
-	st.Cover(string(ns), channels, patterns)
+	if st.Wants(ns) {
+		channels, patterns := coskey.Subscription(ns)
+		st.Cover(string(ns), channels, patterns)
+	}
 	return nil
 }
 

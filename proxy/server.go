@@ -295,6 +295,9 @@ const statsTimeout = 2 * time.Second
 
 func (s *Server) withShared(sum stats.Snapshot) stats.Snapshot {
 	sum.Rejected += s.rejected.Load()
+	if s.events != nil {
+		sum.Invalidations += s.events.invalidations.Load()
+	}
 	return sum
 }
 

@@ -47,7 +47,7 @@ func openCache(cfg *conf.Config, opts *proxy.Options) (release func(), err error
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the near-cache: %w", err)
 	}
-	opts.Cache.Cache = cache
+	opts.Cache.Cache, opts.Cache.MaxEntry = cache, cache.MaxEntry()
 	return cache.Close, nil
 }
 

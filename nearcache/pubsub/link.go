@@ -62,7 +62,6 @@ const (
 func (l *link) fail() {
 	l.lease.Revoke()
 	l.s.leases.Store(&map[string]*lease.Lease{})
-	l.s.connected.Store(false)
 	l.conn.Close()
 }
 
@@ -206,10 +205,10 @@ func (l *link) handle(v *resp.Value) error {
 	if e := v.Elems; len(e) > 0 {
 		switch kind := string(e[0].Str); {
 		case kind == "message" && len(e) == 3:
-			l.message(e[1].Str, e[2].Str)
+			l.s.opts.OnMessage(e[1].Str, e[2].Str)
 			return nil
 		case kind == "pmessage" && len(e) == 4:
-			l.message(e[2].Str, e[3].Str)
+			l.s.opts.OnMessage(e[2].Str, e[3].Str)
 			return nil
 		}
 	}
@@ -258,11 +257,6 @@ func (c verb) check(v *resp.Value) error {
 	return nil
 }
 
-func (l *link) message(channel, payload []byte) {
-	l.s.opts.OnMessage(channel, payload)
-	l.s.messages.Add(1)
-}
-
 func (l *link) answered(q question) {
 	switch q.verb {
 	case subscribe:
@@ -272,7 +266,6 @@ func (l *link) answered(q question) {
 		}
 	case ping:
 		l.proven = true
-		l.s.connected.Store(true)
 		l.lease.Renew(q.sent + int64(l.s.opts.MaxStaleness))
 	}
 }

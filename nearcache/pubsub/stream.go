@@ -14,13 +14,13 @@ import (
 	"cosky-proxy/nearcache/lease"
 )
 
-// Defaults of Options.
 const (
-	DefaultMaxStaleness  = time.Second
-	DefaultMaxNamespaces = 1024
-)
+	defaultMaxStaleness = time.Second
 
-const (
+	// maxNamespaces bounds the namespaces covered, and with them the node's subscriptions:
+	// clients choose the names.
+	maxNamespaces = 1024
+
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 5 * time.Second
 
@@ -44,10 +44,6 @@ type Options struct {
 	// is sent three times as often. Default 1 s.
 	MaxStaleness time.Duration
 
-	// MaxNamespaces bounds the namespaces covered, and with them the node's
-	// subscriptions. Default 1,024.
-	MaxNamespaces int
-
 	// OnMessage is called on the stream's goroutine with each message, in order, and
 	// returns before any later PONG renews the lease. It must not block; the
 	// slices die when it returns.
@@ -65,11 +61,8 @@ type Stream struct {
 	wake chan struct{} // holds a token when wanted has grown
 
 	// atomic; the maps are immutable, replaced as a whole
-	wanted     atomic.Pointer[map[string]*namespace]
-	leases     atomic.Pointer[map[string]*lease.Lease]
-	connected  atomic.Bool
-	messages   atomic.Uint64
-	reconnects atomic.Uint64
+	wanted atomic.Pointer[map[string]*namespace]
+	leases atomic.Pointer[map[string]*lease.Lease]
 
 	mu sync.Mutex // serialises Cover
 }
@@ -83,10 +76,7 @@ type namespace struct {
 // New returns a stream that does nothing until Run.
 func New(o Options) *Stream {
 	if o.MaxStaleness <= 0 {
-		o.MaxStaleness = DefaultMaxStaleness
-	}
-	if o.MaxNamespaces <= 0 {
-		o.MaxNamespaces = DefaultMaxNamespaces
+		o.MaxStaleness = defaultMaxStaleness
 	}
 	if o.Dial == nil {
 		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
@@ -106,17 +96,14 @@ func New(o Options) *Stream {
 }
 
 // Cover asks for the subscriptions of namespace ns and returns at once; LeaseFor tells when they
-// are in place. They are renewed on every connection and never given up. It reports
-// false, and covers nothing, when MaxNamespaces are covered already.
-func (s *Stream) Cover(ns string, channels, patterns []string) bool {
+// are in place. They are renewed on every connection and never given up. A stream that covers
+// 1,024 namespaces takes no more.
+func (s *Stream) Cover(ns string, channels, patterns []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := *s.wanted.Load()
-	if old[ns] != nil {
-		return true
-	}
-	if len(old) >= s.opts.MaxNamespaces {
-		return false
+	if old[ns] != nil || len(old) >= maxNamespaces {
+		return
 	}
 	wanted := maps.Clone(old)
 	wanted[ns] = &namespace{ns, channels, patterns}
@@ -125,14 +112,13 @@ func (s *Stream) Cover(ns string, channels, patterns []string) bool {
 	case s.wake <- struct{}{}:
 	default: // the token is there
 	}
-	return true
 }
 
 // Wants reports whether a Cover of ns would have an effect: it was not asked for yet and there
 // is room. Like LeaseFor it neither locks nor allocates.
 func (s *Stream) Wants(ns []byte) bool {
 	wanted := *s.wanted.Load()
-	return len(wanted) < s.opts.MaxNamespaces && wanted[string(ns)] == nil
+	return len(wanted) < maxNamespaces && wanted[string(ns)] == nil
 }
 
 // LeaseFor returns the lease that covers namespace ns, or nil while the node has not
@@ -147,7 +133,6 @@ func (s *Stream) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.reconnects.Add(1)
 		if proven {
 			backoff = firstBackoff
 		}
@@ -191,23 +176,3 @@ func (s *Stream) serve(ctx context.Context) (proven bool, err error) {
 
 // silence is how long a node may say nothing at all.
 func (s *Stream) silence() time.Duration { return max(patience*s.opts.MaxStaleness, time.Second) }
-
-// Stats is a snapshot of a stream's state.
-type Stats struct {
-	Connected  bool   // the node answered on the present connection
-	Wanted     int    // namespaces asked for
-	Covered    int    // namespaces whose subscriptions are confirmed
-	Messages   uint64 // messages received
-	Reconnects uint64 // connections that failed, or could not be made
-}
-
-// Stats returns the stream's state.
-func (s *Stream) Stats() Stats {
-	return Stats{
-		Connected:  s.connected.Load(),
-		Wanted:     len(*s.wanted.Load()),
-		Covered:    len(*s.leases.Load()),
-		Messages:   s.messages.Load(),
-		Reconnects: s.reconnects.Load(),
-	}
-}
