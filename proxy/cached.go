@@ -77,6 +77,9 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 			return true
 		}
 	}
+	if s.fetching >= maxFetching {
+		return !s.drain()
+	}
 	if s.await(cmd, id, class, key, raw) {
 		l.stats.Misses++
 		return true
@@ -84,6 +87,10 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 	l.stats.Bypasses++
 	return s.forward(cmd, args, raw)
 }
+
+// maxFetching bounds the fetches one client waits for. Their replies, up to max_entry
+// each, arrive on a connection that does not wait for anybody who reads slowly.
+const maxFetching = 16
 
 // hit answers from memory.
 func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
@@ -539,8 +546,10 @@ func (ln *lane) raiseFirst() bool {
 	if l.srv.fetchLanes.Load() == 0 {
 		return false
 	}
+	ln.raising = true
 	ln.conn.PauseRead()
 	l.synchronise(ln.node, func() {
+		ln.raising = false
 		if !ln.closed {
 			ln.conn.ResumeRead()
 		}

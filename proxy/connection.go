@@ -317,6 +317,10 @@ func (s *session) clientList(cmd *command.Command, args [][]byte, _ []byte) bool
 		s.refuse("ERR 'CLIENT LIST' with filters is not supported by cosky-proxy yet")
 		return true
 	}
+	if s.drain() { // one long reply at a time
+		return false
+	}
+	s.exclusive = true
 	l := s.loop
 	r := l.newRequest(s, cmd)
 	r.sentAt = l.now()

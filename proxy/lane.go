@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"cosky-proxy/nearcache/lease"
 	"cosky-proxy/proxy/netloop"
@@ -60,6 +61,9 @@ type lane struct {
 	leaving   bool                // a pin that goes back to its node when nothing is in flight
 	strayed   bool                // a pin whose connection state is not that of its key any more: of no use to others
 	probe     bool                // opened to find out whether the node is back
+	raising   bool                // not read on before a barrier has been passed, see raiseFirst
+	heldAt    int64               // when it was last held for a client that does not read (mono)
+	stalled   int64               // how long it has been held altogether, up to then (ns)
 
 	// fetch lanes only
 	lease  *lease.Lease // alive while a round trip on this connection is recent enough
@@ -230,6 +234,10 @@ func (ln *lane) OnData(b []byte) int {
 // take consumes one reply, or a piece of a long one, from the start of b. It
 // returns 0 when more bytes are needed.
 func (ln *lane) take(b []byte) (int, error) {
+	if ln.raising { // a client that has caught up resumed it too early
+		ln.conn.PauseRead()
+		return 0, nil
+	}
 	if ln.scanner.Started() {
 		n, done, err := ln.scanner.Scan(b)
 		if err == nil && n > 0 {
@@ -533,9 +541,9 @@ func (ln *lane) timedOut(now int64) bool {
 }
 
 // holdFor stops reading a lane whose head client does not take its replies. A
-// shared lane is retired, so that later requests are not held up, and the client
-// gets stall_timeout to catch up as long as others wait behind it; on a pin only
-// the client itself waits.
+// shared lane is retired, so that later requests are not held up; those that wait
+// behind the client are held up for stall_timeout at most, see watch. On a pin
+// only the client itself waits.
 func (ln *lane) holdFor(s *session) {
 	if ln.closed || ln.conn.ReadPaused() {
 		return
@@ -546,19 +554,28 @@ func (ln *lane) holdFor(s *session) {
 		return
 	}
 	ln.node.retire(ln)
+	ln.heldAt = ln.loop.now()
 	ln.watch(s)
 }
 
-// watch cuts s off when it holds others up and has not taken a full output
-// buffer within stall_timeout.
+// release reads the lane again.
+func (ln *lane) release() {
+	ln.stalled += ln.loop.now() - ln.heldAt
+	ln.conn.ResumeRead()
+}
+
+// watch cuts s off when it holds others up and stall_timeout has been used up, by s
+// or by whoever held the lane before it: those behind must not wait for one slow
+// reader after another, nor for one that takes its replies drop by drop. The last
+// ones get just enough time to show that they do read.
 func (ln *lane) watch(s *session) {
-	l := ln.loop
-	sent := s.conn.Sent()
-	l.nl.AfterFunc(l.srv.opts.Clients.StallTimeout, func() {
-		if s.closed || ln.closed || !s.holds(ln) {
+	l, heldAt := ln.loop, ln.heldAt
+	timeout := l.srv.opts.Clients.StallTimeout
+	l.nl.AfterFunc(max(timeout-time.Duration(ln.stalled), timeout/64), func() {
+		if s.closed || ln.closed || !s.holds(ln) || ln.heldAt != heldAt {
 			return
 		}
-		if ln.serves(s) || s.conn.Sent()-sent >= uint64(l.srv.opts.Clients.OutputLimit) {
+		if ln.serves(s) {
 			ln.watch(s)
 			return
 		}

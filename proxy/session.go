@@ -358,7 +358,7 @@ func (s *session) relieve() {
 		switch {
 		case ln.closed:
 		case low, s.awaits(ln):
-			ln.conn.ResumeRead()
+			ln.release()
 		default:
 			kept = append(kept, ln)
 		}
@@ -432,7 +432,7 @@ func (s *session) detach() {
 	s.head, s.tail, s.inflight, s.held = nil, nil, 0, 0
 	for _, ln := range s.holding {
 		if !ln.closed {
-			ln.conn.ResumeRead()
+			ln.release()
 		}
 	}
 	s.holding = nil

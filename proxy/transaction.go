@@ -74,6 +74,10 @@ func (s *session) errorNotAborting(line string) {
 
 var replyQueued = []byte("+QUEUED\r\n")
 
+// queuedCost is what a queued command takes besides its text: its notes in the
+// transaction and its request during EXEC.
+const queuedCost = 384
+
 // queue checks a command as far as that can be done before EXEC and keeps it.
 func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l, tx := s.loop, s.tx
@@ -89,8 +93,8 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	// A key count that makes no sense is an error of EXEC's, not of queueing: Redis
 	// looks at it only when it executes the command.
 	l.keys, _ = cmd.Keys(args, l.keys[:0])
-	if len(tx.block)+len(raw) > l.srv.opts.Clients.MaxRequest {
-		s.errorf("ERR the transaction exceeds clients.max_request (%d bytes)", l.srv.opts.Clients.MaxRequest)
+	if len(tx.block)+len(raw)+len(tx.cmds)*queuedCost > l.srv.opts.Clients.MaxRequest {
+		s.errorf("ERR the transaction exceeds clients.max_request (%d bytes, of which every command takes some)", l.srv.opts.Clients.MaxRequest)
 		return true
 	}
 	if l.clusters && !tx.route(args, l.keys) {
