@@ -153,10 +153,17 @@ func (l *loop) startFetch(id fetchKey, class coskey.Class, key, raw []byte) *fet
 		return nil
 	}
 	n, cause := l.owner(l.target(key).slot)
-	if cause != "" || n.info == nil || n.info.Vouch != nil && !n.info.Vouch.Alive(now) {
+	if cause != "" || n.info == nil || !n.info.Vouched(now) {
 		return nil
 	}
-	f := &fetch{id: id, sentAt: now, until: now + int64(l.srv.opts.Cache.TTL)}
+	ln, events, ready := l.streams(n, id.db, class, key)
+	if !ready {
+		return nil
+	}
+	f := &fetch{id: id, sentAt: now, until: now + l.life(id.kind, class)}
+	if f.until == now {
+		return nil
+	}
 	if group, ok := l.groupStripe(key); ok {
 		if !l.cache.StartFetch(&f.Fetch, key, group) {
 			return nil
@@ -164,51 +171,49 @@ func (l *loop) startFetch(id fetchKey, class coskey.Class, key, raw []byte) *fet
 	} else if !l.cache.StartFetch(&f.Fetch, key) {
 		return nil
 	}
-	ln := n.fetchLane(id.db)
-	if ln == nil || !l.cover(f, n, ln, class, key) {
-		return nil
-	}
+	f.Leases = [...]*lease.Lease{n.info.Vouch, ln.lease, events}
 	f.key, f.raw, f.lane = bytes.Clone(key), bytes.Clone(raw), ln
 	f.ask(l)
 	l.fetches[id] = f
 	return f
 }
 
-// cover attaches the leases that must stay alive for the entry to be served.
-func (l *loop) cover(f *fetch, n *node, ln *lane, class coskey.Class, key []byte) bool {
+// streams finds what will announce changes of key: the fetch lane it is read on and
+// the lease of CoSky's events, each only as far as it is a source. What is missing is
+// opened, and ready is false until it is there and alive.
+func (l *loop) streams(n *node, db int32, class coskey.Class, key []byte) (ln *lane, events *lease.Lease, ready bool) {
 	now := l.now()
-	held := 0
-	need := func(p *lease.Lease) { f.Leases[held] = p; held++ }
-	if n.info.Vouch != nil {
-		need(n.info.Vouch)
+	tracks, listens := l.srv.tracks(), l.srv.listens() && class.Covered() != coskey.Uncovered
+	ln = n.fetchLane(db)
+	if listens {
+		events = l.srv.eventLease(n.addr, key)
 	}
-	if l.srv.tracks() {
-		if ln.lease == nil || !ln.lease.Alive(now) {
-			return false
-		}
-		need(ln.lease)
+	switch {
+	case ln == nil, !tracks && !listens, tracks && !ln.lease.Alive(now):
+		return nil, nil, false
+	case listens && (events == nil || !events.Alive(now)):
+		return nil, nil, false
+	}
+	return ln, events, true
+}
+
+// life is how long an entry of the class may live, in nanoseconds.
+func (l *loop) life(kind nearcache.Kind, class coskey.Class) int64 {
+	o := &l.srv.opts.Cache
+	life := o.TTL
+	switch {
+	case l.srv.tracks():
 		// From 7.4 on hash fields expire by themselves: PTTL does not tell when, and
 		// their expiry is announced only when the server comes round to it.
-		if f.id.kind == nearcache.HGetAll && l.srv.fieldsExpire {
-			f.until = min(f.until, now+int64(l.srv.opts.Cache.MaxStaleness))
+		if kind == nearcache.HGetAll && l.srv.fieldsExpire {
+			life = min(life, o.MaxStaleness)
 		}
+	case class.Covered() == coskey.Complete:
+		life = min(life, o.PubSubTTL)
+	default:
+		life = min(life, o.PubSubTTL, o.MaxStaleness)
 	}
-	if !l.srv.listens() {
-		return true
-	}
-	if pubsub := l.srv.eventLease(n.addr, key, class); pubsub != nil && pubsub.Alive(now) {
-		need(pubsub)
-	} else {
-		return l.srv.tracks() && class.Covered() == coskey.Uncovered
-	}
-	if !l.srv.tracks() {
-		life := l.srv.opts.Cache.PubSubTTL
-		if class.Covered() != coskey.Complete {
-			life = min(life, l.srv.opts.Cache.MaxStaleness)
-		}
-		f.until = min(f.until, now+int64(life))
-	}
-	return f.until > now
+	return int64(life)
 }
 
 // fetchLane is the connection for reads of a database, or nil while it is not
@@ -505,7 +510,7 @@ func (ln *lane) ping(p *pong) {
 
 func (p *pong) deliver(l *loop, r *request, reply []byte) {
 	l.release(r)
-	if reply[0] != '-' {
+	if reply[0] != '-' && p.ln.lease != nil {
 		p.ln.lease.Renew(p.sentAt + int64(l.srv.opts.Cache.MaxStaleness))
 	}
 	if p.beat {

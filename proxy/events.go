@@ -45,10 +45,7 @@ func newEventSource(s *Server) *eventSource {
 
 // eventLease is the lease of the stream that covers key, nil while there is none.
 // Asking for it starts what is missing.
-func (s *Server) eventLease(addr string, key []byte, class coskey.Class) *lease.Lease {
-	if class.Covered() == coskey.Uncovered {
-		return nil
-	}
+func (s *Server) eventLease(addr string, key []byte) *lease.Lease {
 	_, n := coskey.Classify(key)
 	ns := key[:n]
 	st := (*s.events.streams.Load())[addr]

@@ -168,7 +168,7 @@ func (ln *lane) open() {
 		ln.conn.Dirty()
 		ln.pending = nil
 	}
-	if ln.kind == laneFetch {
+	if ln.kind == laneFetch && ln.loop.srv.tracks() {
 		ln.startLease()
 	}
 }
