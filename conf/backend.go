@@ -45,12 +45,12 @@ type Backend struct {
 	Password Secret   // empty: no authentication
 }
 
-const allowedBackend = "embedded:, redis://[user:password@]host:port[/db], " +
-	"redis-cluster://[user:password@]host:port,host:port…, " +
-	"redis-sentinel://[user:password@]host:port,host:port…/master-name[/db]"
+const allowedBackend = "embedded:, redis://[user:password@]host[:port][/db], " +
+	"redis-cluster://[user:password@]host[:port],host[:port]…, " +
+	"redis-sentinel://[user:password@]host[:port],host[:port]…/master-name[/db]"
 
 // ParseBackend reads a backend URL. The port may be left out where Redis has a
-// usual one (6379, Sentinel 26379). Errors quote no part of the URL that may hold a
+// usual one (6379, Sentinel 26379), and so may the colon after embedded. Errors quote no part of the URL that may hold a
 // password.
 func ParseBackend(text string) (Backend, error) {
 	scheme, rest, _ := strings.Cut(text, ":")
@@ -68,14 +68,14 @@ func ParseBackend(text string) (Backend, error) {
 		}
 		return b, b.parseRest(rest)
 	}
-	return Backend{}, errors.New("unknown kind of backend")
+	return Backend{}, errors.New("unknown kind of backend; allowed: " + allowedBackend)
 }
 
 // parseRest reads what follows the scheme: //[user:password@]addrs[/path].
 func (b *Backend) parseRest(rest string) error {
 	rest, ok := strings.CutPrefix(rest, "//")
 	if !ok {
-		return fmt.Errorf("%s: must be followed by //", b.Kind)
+		return fmt.Errorf("%s: must be followed by //host", b.Kind)
 	}
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		if err := b.parseUserinfo(rest[:at]); err != nil {
@@ -96,7 +96,7 @@ func (b *Backend) parseRest(rest string) error {
 func (b *Backend) parseUserinfo(info string) error {
 	user, password, ok := strings.Cut(info, ":")
 	if !ok {
-		return errors.New("user without a password")
+		return errors.New("user without a password: write user:password@ (:password@ for a password alone), or set upstream.user and upstream.password instead")
 	}
 	var err error
 	if b.User, err = url.PathUnescape(user); err != nil {
@@ -149,7 +149,7 @@ func (b *Backend) parsePath(path string, given bool) error {
 	case Sentinel:
 		b.Master, path, given = strings.Cut(path, "/")
 		if b.Master == "" {
-			return errors.New("no master name after the Sentinels' addresses")
+			return errors.New("no master name: write /name after the Sentinels' addresses")
 		}
 	}
 	if !given || path == "" {

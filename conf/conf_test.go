@@ -2,6 +2,7 @@ package conf
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -224,20 +225,25 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--loops"}, want: []string{"flag --loops needs a value"}},
 		{args: []string{"--lopps", "1"}, want: []string{"unknown flag --lopps: did you mean --loops?"}},
 		{args: []string{"--frobnicate"}, want: []string{"unknown flag --frobnicate: --help lists"}},
-		{args: []string{"-z"}, want: []string{"unknown"}},
+		{args: []string{"--foo"}, want: []string{"unknown flag --foo: --help lists"}},
+		{args: []string{"-x"}, want: []string{"unknown flag -x: --help lists"}},
+		{args: []string{"-loops=4"}, want: []string{"unknown flag -loops: did you mean --loops?"}},
+		{args: []string{"--admin", "unix:/run/a.sock"}, want: []string{`"unix:/run/a.sock" for admin (flag --admin): admin pages need a TCP address; allowed: host:port, or off`}},
 		{args: []string{"start"}, want: []string{`cannot use argument "start"`}},
 		{args: []string{"--listen", "6380"}, want: []string{"listen", "not host:port", "unix:/path"}},
 		{args: []string{"--listen", "h:70000"}, want: []string{"0 to 65535"}},
 		{args: []string{"--listen", "unix:x"}, want: []string{"not absolute"}},
 		{args: []string{"--listen", "h:1", "--listen", "h:1"}, want: []string{`"h:1" is named twice`}},
 		{args: []string{"--backend", "rediss://h:1"}, want: []string{"TLS to the backend (rediss:) is not supported yet"}},
-		{args: []string{"--backend", "mysql://u:hunter2@h:1"}, want: []string{"unknown kind of backend", "redis-cluster://", "mysql://***@h:1"}},
+		{args: []string{"--backend", "mysql://u:hunter2@h:1"}, want: []string{"unknown kind of backend; allowed: embedded:, redis://", "redis-cluster://", "mysql://***@h:1"}},
+		{args: []string{"--backend", "redis://user@h"}, want: []string{"user without a password: write user:password@ (:password@ for a password alone), or set upstream.user and upstream.password instead"}},
 		{args: []string{"--backend", "redis://u:hunter2@h:x"}, want: []string{"redis://***@h:x", "port"}},
 		{args: []string{"--backend", "redis://u:hunter2@h:1?x=1"}, want: []string{"keys under upstream"}},
 		{args: []string{"--upstream.user", "u"}, want: []string{"upstream.user u (flag --upstream.user) needs a password"}, file: "backend: redis://h:1\n"},
 		{args: []string{"--upstream.sentinel_user", "u"}, want: []string{"upstream.sentinel_user u (flag --upstream.sentinel-user) needs a password"}},
 		{args: []string{"--nearcache.stripes", "1500"}, want: []string{"not a power of two"}},
-		{args: []string{"--nearcache.max-entry", "65MB"}, want: []string{"nearcache.max_entry 65MB (flag --nearcache.max-entry) must not be greater than nearcache.max_bytes 64MB (default)"}},
+		{args: []string{"--nearcache.max-entry", "17MB"}, want: []string{"nearcache.max_entry 17MB (flag --nearcache.max-entry) must not be greater than a quarter of nearcache.max_bytes 64MB (default)"}},
+		{args: []string{"--nearcache.max-bytes", "1MB"}, want: []string{"nearcache.max_entry 1MB (default) must not be greater than a quarter of nearcache.max_bytes 1MB (flag --nearcache.max-bytes)"}},
 		{args: []string{"--config", "/nonexistent/x.yaml"}, want: []string{"cannot read the configuration", "/nonexistent/x.yaml"}},
 		{env: "COSKY_PROXY_LOG_LEVEL=loud", want: []string{`cannot use "loud" for log_level (environment variable COSKY_PROXY_LOG_LEVEL)`, "debug, info, warn, error"}},
 		{env: "COSKY_PROXY_LOGLEVEL=info", want: []string{"unknown environment variable COSKY_PROXY_LOGLEVEL: did you mean COSKY_PROXY_LOG_LEVEL?"}},
@@ -245,6 +251,9 @@ func TestRefusals(t *testing.T) {
 		{file: "loops: 1\nclients:\n  maxx: 5\n", want: []string{`unknown key "clients.maxx" (`, "c.yaml:3): did you mean clients.max?"}},
 		{file: "clients: {frobnication: 5}", want: []string{"allowed in clients: max, output_limit"}},
 		{file: "frobnicate: 5", want: []string{"c.yaml:1): --help lists"}},
+		{file: "frobnicate: {a: 1}", want: []string{`unknown key "frobnicate" (`}},
+		{file: "nearcahce:\n  ttl: 1s\n", want: []string{`unknown key "nearcahce" (`, "did you mean nearcache?"}},
+		{file: "clients: {foo: 1}", want: []string{`unknown key "clients.foo" (`, "allowed in clients: max, "}},
 		{file: "loops: 1\nloops: 2\n", want: []string{"c.yaml:2", "loops"}},
 		{file: "clients.max: 1\nclients: {max: 2}\n", want: []string{"c.yaml:2): it is already set in line 1"}},
 		{file: "clients: 5\n", want: []string{"c.yaml:1): clients holds keys"}},
@@ -255,7 +264,8 @@ func TestRefusals(t *testing.T) {
 		{file: "loops:\n", want: []string{"c.yaml:1): it has no value"}},
 		{file: "- a\n", want: []string{"the file holds keys"}},
 		{file: "a: 1\n---\nb: 2\n", want: []string{"more than one YAML document"}},
-		{file: "loops: 1\nbackend: embedded:\n", want: []string{"c.yaml:2"}},
+		{file: "loops: 1\nbackend: embedded:\n", want: []string{"c.yaml:2", `; a value that contains ": " or ends in ":" needs quotes`}},
+		{file: "log_format: a: b\n", want: []string{"c.yaml:1", `; a value that contains ": " or ends in ":" needs quotes`}},
 		{file: "loops: 'x\n", want: []string{"c.yaml:1"}},
 		{file: "drain_timeout: 10\n", want: []string{`"10" for drain_timeout`, "not a duration with a unit"}},
 		{file: "clients: {output_limit: 5 parsec}\n", want: []string{"not a size", "64KB"}},
@@ -280,6 +290,32 @@ func TestRefusals(t *testing.T) {
 		}
 		if strings.ContainsAny(message, "\n\r") || strings.Contains(message, "hunter2") {
 			t.Errorf("%+v: more than one line, or a password: %s", c, message)
+		}
+	}
+}
+
+// Only who names no known kind of backend is told all of them.
+func TestBackendMistakesAreShort(t *testing.T) {
+	for _, url := range []string{"redis:h", "redis://", "redis://user@h", "redis://h:x", "redis://h/x", "redis-cluster://h/1", "redis-sentinel://h", "rediss://h"} {
+		_, _, err := Load([]string{"--backend", url}, nil)
+		if err == nil || strings.Contains(err.Error(), "allowed") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+func TestLevelsInAnyCase(t *testing.T) {
+	for _, level := range []string{"debug", "DEBUG", "Debug"} {
+		if c := mustLoad(t, []string{"--log-level", level}, nil); c.LogLevel != slog.LevelDebug {
+			t.Errorf("%s: got %v", level, c.LogLevel)
+		}
+	}
+}
+
+func TestAdminOff(t *testing.T) {
+	for _, text := range []string{"off", ""} {
+		if c := mustLoad(t, []string{"--admin", text}, nil); c.Admin != "" {
+			t.Errorf("%q: got %q", text, c.Admin)
 		}
 	}
 }
@@ -319,6 +355,7 @@ func TestParseBackend(t *testing.T) {
 		{"redis://:p%40/w@h:1/3", Backend{Kind: Standalone, Addrs: []string{"h:1"}, DB: 3, Password: "p@/w"}},
 		{"redis://u:p:q@h:1", Backend{Kind: Standalone, Addrs: []string{"h:1"}, User: "u", Password: "p:q"}},
 		{"redis-cluster://a:1,b,[::1]:3", Backend{Kind: Cluster, Addrs: []string{"a:1", "b:6379", "[::1]:3"}}},
+		{"redis-cluster://u:p@a,b:2", Backend{Kind: Cluster, Addrs: []string{"a:6379", "b:2"}, User: "u", Password: "p"}},
 		{"redis-sentinel://a:1,b/main", Backend{Kind: Sentinel, Addrs: []string{"a:1", "b:26379"}, Master: "main"}},
 		{"redis-sentinel://u:p@a:1/main/2", Backend{Kind: Sentinel, Addrs: []string{"a:1"}, Master: "main", DB: 2, User: "u", Password: "p"}},
 	} {

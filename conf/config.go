@@ -28,7 +28,7 @@ type Config struct {
 type Clients struct {
 	Max             int           // connections at once
 	OutputLimit     Bytes         // unread replies of one client above which its requests are not read
-	StallTimeout    time.Duration // how long a client that does not read may hold up a shared lane
+	StallTimeout    time.Duration // how long clients that read too slowly may hold up a shared lane, altogether
 	SubscriberLimit Bytes         // unread messages above which a subscriber is cut off
 	MaxInFlight     int           // pipelined commands of one client that wait for replies
 	RequestBuffer   Bytes         // a larger request is streamed through a pin

@@ -16,6 +16,7 @@ import (
 type setting struct {
 	key   string
 	texts []string
+	err   error // the value has no text; matters only if the key is known
 	line  int
 }
 
@@ -29,7 +30,7 @@ func readFile(name string, isSection func(key string) bool) ([]setting, error) {
 	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return nil, syntaxError(name, err)
+		return nil, syntaxError(name, data, err)
 	}
 	w := walker{file: name, isSection: isSection}
 	for i, doc := range file.Docs {
@@ -44,12 +45,28 @@ func readFile(name string, isSection func(key string) bool) ([]setting, error) {
 }
 
 // syntaxError is the parser's message on one line, without its source excerpt.
-func syntaxError(name string, err error) error {
+func syntaxError(name string, data []byte, err error) error {
 	var y yaml.Error
 	if !errors.As(err, &y) || y.GetToken() == nil {
 		return fmt.Errorf("cannot parse %s: %s", name, strings.ReplaceAll(err.Error(), "\n", " "))
 	}
-	return fmt.Errorf("cannot parse %s:%d: %s", name, y.GetToken().Position.Line, y.GetMessage())
+	line := y.GetToken().Position.Line
+	return fmt.Errorf("cannot parse %s:%d: %s%s", name, line, y.GetMessage(), quotesAdvice(data, line))
+}
+
+// quotesAdvice explains the commonest mistake, a value without quotes that YAML takes
+// for another key: "backend: embedded:".
+func quotesAdvice(data []byte, line int) string {
+	lines := strings.Split(string(data), "\n")
+	if line < 1 || line > len(lines) {
+		return ""
+	}
+	_, value, _ := strings.Cut(lines[line-1], ": ")
+	value = strings.TrimSpace(value)
+	if value == "" || strings.ContainsAny(value[:1], `"'{[`) || !strings.Contains(value+" ", ": ") {
+		return ""
+	}
+	return `; a value that contains ": " or ends in ":" needs quotes`
 }
 
 type walker struct {
@@ -88,10 +105,7 @@ func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
 	if i := slices.IndexFunc(w.settings, func(o setting) bool { return o.key == key }); i >= 0 {
 		return fmt.Errorf("cannot use %q (%s:%d): it is already set in line %d", key, w.file, s.line, w.settings[i].line)
 	}
-	var err error
-	if s.texts, err = values(v.Value); err != nil {
-		return fmt.Errorf("cannot use %q (%s:%d): %w", key, w.file, s.line, err)
-	}
+	s.texts, s.err = values(v.Value)
 	w.settings = append(w.settings, s)
 	return nil
 }

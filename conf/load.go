@@ -127,7 +127,10 @@ func (l *loader) applyFile(name string) error {
 		origin := fmt.Sprintf("%s:%d", name, s.line)
 		o := l.option(s.key)
 		if o == nil {
-			return fmt.Errorf("unknown key %q (%s): %s", s.key, origin, l.suggest(s.key, l.keys()))
+			return fmt.Errorf("unknown key %q (%s): %s", s.key, origin, l.suggest(s.key, append(l.keys(), l.sections()...)))
+		}
+		if s.err != nil {
+			return fmt.Errorf("cannot use %q (%s): %w", s.key, origin, s.err)
 		}
 		if err := l.apply(o, s.texts, origin); err != nil {
 			return err
@@ -180,7 +183,12 @@ func (l *loader) flagError(err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		name := unknown.GetSpecifiedName()
-		return fmt.Errorf("unknown flag --%s: %s", name, l.suggest("--"+name, l.flags()))
+		written := "--" + name
+		if short := unknown.GetSpecifiedShortnames(); short != "" { // perhaps a long one with a dash too few
+			name, _, _ = strings.Cut(short, "=")
+			written = "-" + name
+		}
+		return fmt.Errorf("unknown flag %s: %s", written, l.suggest("--"+name, l.flags()))
 	}
 	var missing *pflag.ValueRequiredError
 	if errors.As(err, &missing) {
@@ -197,6 +205,17 @@ func (l *loader) names(name func(*option) string) []string {
 	return list
 }
 
+// sections are the keys that hold other keys.
+func (l *loader) sections() []string {
+	var list []string
+	for _, key := range l.keys() {
+		if section, _, ok := strings.Cut(key, "."); ok && !slices.Contains(list, section) {
+			list = append(list, section)
+		}
+	}
+	return list
+}
+
 func (l *loader) keys() []string { return l.names(func(o *option) string { return o.key }) }
 func (l *loader) variables() []string {
 	return append(l.names((*option).variable), envPrefix+"CONFIG")
@@ -208,11 +227,14 @@ func (l *loader) flags() []string {
 // finish checks what no single option can and settles the credentials.
 func (l *loader) finish() error {
 	c := l.config
+	// Like the near-cache itself: a few entries must not fill it.
+	if c.NearCache.MaxEntry > c.NearCache.MaxBytes/4 {
+		return fmt.Errorf("%s must not be greater than a quarter of %s", l.described("nearcache.max_entry"), l.described("nearcache.max_bytes"))
+	}
 	for _, r := range []struct {
 		small, large string
 		ok           bool
 	}{
-		{"nearcache.max_entry", "nearcache.max_bytes", c.NearCache.MaxEntry <= c.NearCache.MaxBytes},
 		{"upstream.reconnect_backoff_min", "upstream.reconnect_backoff_max", c.Upstream.ReconnectBackoffMin <= c.Upstream.ReconnectBackoffMax},
 		{"clients.output_limit", "clients.buffer_memory", c.Clients.OutputLimit <= c.Clients.BufferMemory},
 		{"clients.request_buffer", "clients.max_request", c.Clients.RequestBuffer <= c.Clients.MaxRequest},

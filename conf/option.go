@@ -16,7 +16,7 @@ import (
 type option struct {
 	key     string // path in the file, such as nearcache.max_bytes
 	arg     string // placeholder in the help text
-	allowed string // what set accepts, in words
+	allowed string // what set accepts, in words; empty: set's errors say it
 	help    string // effect, in words
 	common  bool   // listed first in the help text
 	list    bool   // takes several texts
@@ -44,7 +44,10 @@ func (o *option) apply(texts []string, origin string) error {
 	if o.hide != nil {
 		shown = o.hide(shown)
 	}
-	return fmt.Errorf("cannot use %q for %s (%s): %w; allowed: %s", shown, o.key, origin, err, o.allowed)
+	if o.allowed != "" {
+		err = fmt.Errorf("%w; allowed: %s", err, o.allowed)
+	}
+	return fmt.Errorf("cannot use %q for %s (%s): %w", shown, o.key, origin, err)
 }
 
 // scalar makes a set function that takes exactly one text.
@@ -144,7 +147,7 @@ func level(key string, p *slog.Level, help string) option {
 		allowed: strings.Join(words, ", "),
 		get:     func() string { return strings.ToLower(p.String()) },
 		set: scalar(func(text string) error {
-			if !slices.Contains(words, text) {
+			if !slices.Contains(words, strings.ToLower(text)) {
 				return errors.New("unknown level")
 			}
 			return p.UnmarshalText([]byte(text))
@@ -181,7 +184,7 @@ func addresses(key string, p *[]string, help string) option {
 // optionalAddress takes host:port, or "off" or nothing for none.
 func optionalAddress(key string, p *string, help string) option {
 	return option{
-		key: key, arg: "ADDR", help: help,
+		key: key, arg: "HOST:PORT", help: help,
 		allowed: "host:port, or off",
 		get: func() string {
 			if *p == "" {
@@ -193,6 +196,9 @@ func optionalAddress(key string, p *string, help string) option {
 			if text == "off" || text == "" {
 				*p = ""
 				return nil
+			}
+			if strings.HasPrefix(text, "unix:") {
+				return errors.New("admin pages need a TCP address")
 			}
 			if err := checkHostPort(text); err != nil {
 				return err
@@ -206,9 +212,8 @@ func optionalAddress(key string, p *string, help string) option {
 func backend(key string, p *Backend, help string) option {
 	return option{
 		key: key, arg: "URL", help: help,
-		allowed: allowedBackend,
-		get:     func() string { return p.String() },
-		hide:    redactURL,
+		get:  func() string { return p.String() },
+		hide: redactURL,
 		set: scalar(func(text string) error {
 			b, err := ParseBackend(text)
 			if err != nil {

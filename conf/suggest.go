@@ -6,7 +6,8 @@ import "strings"
 func (l *loader) suggest(name string, known []string) string {
 	best, distance := "", 4
 	for _, k := range known {
-		if d := editDistance(name, k); d < distance {
+		// Well below the length of what may be misspelt, or anything resembles anything.
+		if d := editDistance(name, k); d < distance && 2*d < len(name)-commonWords(name, k) {
 			best, distance = k, d
 		}
 	}
@@ -24,6 +25,21 @@ func (l *loader) suggest(name string, known []string) string {
 		return "allowed in " + section + ": " + strings.Join(siblings, ", ")
 	}
 	return "--help lists what is allowed"
+}
+
+// commonWords is the length of the words, with the separator after each, with which
+// both names begin.
+func commonWords(a, b string) int {
+	n := 0
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			break
+		}
+		if strings.IndexByte(".-_", a[i]) >= 0 {
+			n = i + 1
+		}
+	}
+	return n
 }
 
 // editDistance counts the insertions, deletions and replacements of bytes that

@@ -11,7 +11,7 @@ func options(c *Config) []option {
 	return []option{
 		common(addresses("listen", &c.Listen, "listen for clients here; a flag may be repeated")),
 		common(backend("backend", &c.Backend, "what stands behind the proxy")),
-		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /healthz, /readyz and /debug/pprof")),
+		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /healthz, /readyz and /debug/pprof; off: none")),
 		common(number("loops", &c.Loops, 0, 1024, "event loops; 0: one per CPU")),
 		common(level("log_level", &c.LogLevel, "log messages of this level and above")),
 		choice("log_format", &c.LogFormat, []string{"text", "json"}, "form of a log line"),
@@ -20,7 +20,7 @@ func options(c *Config) []option {
 
 		number("clients.max", &cl.Max, 1, 10_000_000, "client connections at once"),
 		size("clients.output_limit", &cl.OutputLimit, 4*KB, 64*GB, "unread replies of one client above which its requests are not read"),
-		duration("clients.stall_timeout", &cl.StallTimeout, 10*time.Millisecond, time.Hour, "how long a client that does not read may hold up a shared connection"),
+		duration("clients.stall_timeout", &cl.StallTimeout, 10*time.Millisecond, time.Hour, "how long clients that read too slowly may hold up a shared connection, altogether"),
 		size("clients.subscriber_limit", &cl.SubscriberLimit, 4*KB, 64*GB, "unread messages above which a subscriber is cut off"),
 		number("clients.max_in_flight", &cl.MaxInFlight, 1, 1_000_000, "pipelined commands of one client that wait for replies"),
 		size("clients.request_buffer", &cl.RequestBuffer, 16*KB, 1*GB, "a larger request is streamed through a private connection"),
@@ -35,7 +35,7 @@ func options(c *Config) []option {
 		text("upstream.sentinel_password", &up.SentinelPassword, "TEXT", "log in to the Sentinels with this password"),
 		duration("upstream.connect_timeout", &up.ConnectTimeout, 10*time.Millisecond, time.Hour, "connecting and logging in to a node"),
 		duration("upstream.timeout", &up.Timeout, 10*time.Millisecond, day, "waiting for an ordinary command's reply"),
-		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, MONITOR)"),
+		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, large requests)"),
 		size("upstream.queue_limit", &up.QueueLimit, 64*KB, 64*GB, "requests that wait on one shared connection before its clients are held back"),
 		number("upstream.max_redirects", &up.MaxRedirects, 0, 100, "MOVED, ASK and TRYAGAIN followed for one command"),
 		duration("upstream.reconnect_backoff_min", &up.ReconnectBackoffMin, time.Millisecond, time.Hour, "pause after the first failed connection attempt"),
@@ -48,7 +48,7 @@ func options(c *Config) []option {
 
 		choice("nearcache.invalidation", &nc.Invalidation, []string{"auto", "pubsub", "tracking", "both", "off"}, "what keeps cached values true; off: no near-cache"),
 		size("nearcache.max_bytes", &nc.MaxBytes, 1*MB, 1024*GB, "all cached replies together"),
-		size("nearcache.max_entry", &nc.MaxEntry, 64, 1*GB, "largest reply that is cached"),
+		size("nearcache.max_entry", &nc.MaxEntry, 64, 1*GB, "largest reply that is cached; at most a quarter of nearcache.max-bytes"),
 		duration("nearcache.max_staleness", &nc.MaxStaleness, 20*time.Millisecond, time.Hour, "how long a silent invalidation stream is trusted"),
 		duration("nearcache.ttl", &nc.TTL, time.Millisecond, 365*day, "longest life of an entry"),
 		duration("nearcache.pubsub_ttl", &nc.PubSubTTL, 0, 365*day, "longest life of an entry that only Pub/Sub covers; 0: do not cache those"),

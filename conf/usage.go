@@ -8,15 +8,17 @@ import (
 const usageHead = `cosky-proxy: a proxy and cache tier for Redis that speaks Redis' own protocol.
 
 Usage:
-  cosky-proxy [--config FILE] [--listen ADDR]... [--backend URL] [--admin ADDR]
-              [--loops N] [--log-level LEVEL] [--version] [--help]
+  cosky-proxy [--config FILE] [--listen ADDR]... [--backend URL]
+              [--admin HOST:PORT] [--loops N] [--log-level LEVEL]
+              [--version] [--help]
 
-ADDR is host:port or unix:/path. URL is one of
-  embedded:                                      a demonstration server, started by the proxy
-  redis://[user:password@]host:port[/db]         one Redis
+ADDR is host:port or unix:/path; only --listen takes a Unix socket. URL is one of
+  embedded                                       a demonstration server, started by the proxy
+  redis://host:port[/db]                         one Redis
   redis-cluster://host:port,host:port            a Redis Cluster
   redis-sentinel://host:port,host:port/name[/db] the primary that Sentinels watch as name
-(TLS forms such as rediss: are not supported yet.)
+All but embedded take user:password@ before the first host. The port may be left out:
+6379, of a Sentinel 26379. (TLS forms such as rediss: are not supported yet.)
 
 Common flags (default in parentheses):
   --config FILE

@@ -90,7 +90,7 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 
 // maxFetching bounds the fetches one client waits for. Their replies, up to max_entry
 // each, arrive on a connection that does not wait for anybody who reads slowly.
-const maxFetching = 16
+const maxFetching = 8
 
 // hit answers from memory.
 func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {

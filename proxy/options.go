@@ -62,7 +62,7 @@ type Options struct {
 type ClientOptions struct {
 	Max             int           // connections; further ones get Redis' error and are closed
 	OutputLimit     int           // bytes of unread replies above which a client's requests are not read on
-	StallTimeout    time.Duration // how long a client that does not read may hold up a shared lane
+	StallTimeout    time.Duration // how long clients that read too slowly may hold up a shared lane, altogether
 	SubscriberLimit int           // bytes of unread messages above which a subscriber is cut off
 	MaxInFlight     int           // pipelined commands of one client that wait for replies
 	RequestBuffer   int           // bytes; a larger request streams through a private connection

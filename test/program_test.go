@@ -71,13 +71,15 @@ func TestMistakes(t *testing.T) {
 		{"unreachable cluster", []string{"--backend", "redis-cluster://" + nobody}, "", 1, []string{nobody, "refused"}},
 		{"unreachable Sentinels", []string{"--backend", "redis-sentinel://" + nobody + "/mymaster"}, "", 1, []string{nobody}},
 		{"not a cluster", []string{"--backend", strings.Replace(redis, "redis:", "redis-cluster:", 1)}, "", 1, []string{"cluster"}},
-		{"no password", []string{"--backend", "redis://" + locked.Addr}, "", 1, []string{"NOAUTH"}},
+		{"no password", []string{"--backend", "redis://" + locked.Addr}, "", 1, []string{"it needs a password", "upstream.password"}},
 		{"wrong password", []string{"--backend", "redis://:hunter3@" + locked.Addr}, "", 1, []string{"WRONGPASS"}},
-		{"busy port", []string{"--backend", redis, "--listen", busy.Addr().String()}, "", 1, []string{busy.Addr().String(), "in use"}},
+		{"not a Sentinel", []string{"--backend", strings.Replace(redis, "redis:", "redis-sentinel:", 1) + "/mymaster"}, "", 1, []string{"not a Sentinel, use " + redis}},
+		{"busy port", []string{"--backend", redis, "--listen", busy.Addr().String()}, "", 1, []string{fmt.Sprintf("cannot listen on %q: address already in use", busy.Addr())}},
+		{"busy port, embedded backend", []string{"--listen", busy.Addr().String()}, "", 1, []string{busy.Addr().String(), "in use"}},
 		{"busy admin port", []string{"--backend", redis, "--listen", "127.0.0.1:0", "--admin", busy.Addr().String()}, "", 1, []string{busy.Addr().String(), "in use"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			code, stdout, stderr := binary.Run(t, []string{"COSKY_PROXY_LOG_LEVEL=error", c.environ}, c.args...)
+			code, stdout, stderr := binary.Run(t, []string{"COSKY_PROXY_CLIENTS_MAX=1", "COSKY_PROXY_UPSTREAM_MAX_PINS=1", c.environ}, c.args...)
 			if code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
@@ -297,7 +299,7 @@ func TestReadinessFollowsTheBackend(t *testing.T) {
 // Without any option the proxy demonstrates itself, and takes its server along when it goes.
 func TestEmbeddedBackend(t *testing.T) {
 	t.Parallel()
-	p := binary.Start(t, "--backend", embedded.url)
+	p := binary.Start(t, "--backend", embedded.url, "--log-level=debug")
 	conn := clustertest.Dial(t, p.Addr)
 	if got := conn.Do("SET", "k", "v"); got != "+OK\r\n" {
 		t.Errorf("SET: got %q", got)

@@ -87,6 +87,12 @@ func (s *clustered) askSeeds(ctx context.Context) ([]view, error) {
 func (d *Discovery) askView(ctx context.Context, l *link, timeout time.Duration) (view, error) {
 	replies, about, err := l.ask(ctx, timeout,
 		[]any{"CLUSTER", "NODES"}, []any{"CLUSTER", "INFO"}, []any{"CLUSTER", "SLOTS"})
+	if errors.Is(err, errPassword) {
+		err = errDataPassword
+	}
+	if err == nil && about.mode == "sentinel" {
+		err = isSentinel(l)
+	}
 	if err != nil {
 		return view{}, err
 	}

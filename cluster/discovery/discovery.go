@@ -172,7 +172,11 @@ func (d *Discovery) update(ctx context.Context) error {
 		}
 	}
 	d.current.Store(next)
-	d.opts.Logger.Info("new topology", "topology", next.String())
+	level := slog.LevelInfo
+	if prev == nil { // whoever calls Start tells of it
+		level = slog.LevelDebug
+	}
+	d.opts.Logger.Log(ctx, level, "new topology", "topology", next.String())
 	d.mu.Lock()
 	subscribers := slices.Clone(d.subscribers)
 	d.mu.Unlock()

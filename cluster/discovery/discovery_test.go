@@ -134,11 +134,14 @@ func TestStartSaysWhy(t *testing.T) {
 		wants []string
 	}{
 		{"redis://:wrong@" + server.Addr, []string{server.Addr, "WRONGPASS"}},
-		{"redis://" + server.Addr, []string{server.Addr, "NOAUTH"}},
+		{"redis://" + server.Addr, []string{server.Addr + ": it needs a password: set upstream.password or put it into the URL"}},
+		{"redis-cluster://" + server.Addr, []string{server.Addr + ": it needs a password: set upstream.password or put it into the URL"}},
+		{"redis-sentinel://" + server.Addr + "/m", []string{server.Addr + ": it needs a password: set upstream.sentinel_password"}},
 		{"redis://someone:wrong@" + plain.Addr, []string{"WRONGPASS"}},
 		{"redis://" + plain.Addr + "/99", []string{"database 99", "out of range"}},
 		{"redis://" + dead, []string{dead + ": connection refused"}},
 		{"redis://" + node.Addr, []string{"use redis-cluster://" + node.Addr}},
+		{"redis-sentinel://" + plain.Addr + "/m", []string{plain.Addr + ": it is not a Sentinel, use redis://" + plain.Addr}},
 		{"redis-cluster://" + plain.Addr, []string{"use redis://" + plain.Addr}},
 		{"redis-cluster://" + node.Addr, []string{"no node of the cluster owns any slot"}},
 		{"redis-cluster://" + dead + "," + deaf, []string{dead + ": connection refused", deaf + ": no answer within 100ms"}},
@@ -364,6 +367,16 @@ func TestSentinelWithoutThatMaster(t *testing.T) {
 	got := startError(t, open(t, "redis-sentinel://"+set.Sentinels[0].Addr+"/other", nil))
 	if !strings.Contains(got, `no master named "other"`) {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestSentinelInThePlaceOfAServer(t *testing.T) {
+	addr := clustertest.StartSentinel(t).Sentinels[0].Addr
+	for _, url := range []string{"redis://" + addr, "redis://" + addr + "/3", "redis-cluster://" + addr} {
+		got := startError(t, open(t, url, nil))
+		if want := addr + ": it is a Sentinel, use redis-sentinel://" + addr + "/NAME"; !strings.HasSuffix(got, want) {
+			t.Errorf("%s: got %q, want it to end with %q", url, got, want)
+		}
 	}
 }
 

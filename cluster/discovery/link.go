@@ -18,6 +18,10 @@ import (
 var (
 	errBusy    = errors.New("it has not answered an earlier question yet")
 	errRetired = errors.New("the connection is not wanted any more")
+
+	errPassword         = errors.New("it needs a password")
+	errDataPassword     = fmt.Errorf("%w: set upstream.password or put it into the URL", errPassword)
+	errSentinelPassword = fmt.Errorf("%w: set upstream.sentinel_password", errPassword)
 )
 
 // login is how to authenticate on a link.
@@ -152,7 +156,7 @@ func (l *link) connect(ctx context.Context, timeout time.Duration) error {
 	for _, r := range replies {
 		// Without credentials nothing failed yet, but nothing will work either.
 		if r.err != nil && strings.HasPrefix(r.err.Error(), "NOAUTH") {
-			return r.err
+			return errPassword
 		}
 	}
 	if l.probe {

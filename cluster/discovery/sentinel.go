@@ -119,8 +119,14 @@ func (s *sentinels) nominate(ctx context.Context, l *link) (nomination, error) {
 		[]any{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", name},
 		[]any{"SENTINEL", "MASTER", name},
 		[]any{"SENTINEL", "SENTINELS", name})
+	if errors.Is(err, errPassword) {
+		err = errSentinelPassword
+	}
 	if err != nil {
 		return nomination{}, err
+	}
+	if err := replies[0].err; err != nil && strings.HasPrefix(err.Error(), "ERR unknown command") {
+		return nomination{}, fmt.Errorf("it is not a Sentinel, use redis://%s", l.addr)
 	}
 	if errors.Is(replies[0].err, redis.Nil) {
 		return nomination{}, fmt.Errorf("it watches no master named %q", name)

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"cosky-proxy/cluster"
@@ -42,13 +43,22 @@ func newFixed(d *Discovery) *fixed {
 
 func (s *fixed) snapshot(ctx context.Context) (snapshot, error) {
 	_, about, err := s.d.askData(ctx, s.link)
+	// What it is comes first: a Sentinel, for one, knows no databases.
+	switch about.mode {
+	case "cluster":
+		err = fmt.Errorf("it is a node of a Redis Cluster, use redis-cluster://%s", s.link.addr)
+	case "sentinel":
+		err = isSentinel(s.link)
+	}
 	if err != nil {
 		return snapshot{}, seedErrors{s.link.addr: err}
 	}
-	if about.mode == "cluster" {
-		return snapshot{}, seedErrors{s.link.addr: fmt.Errorf("it is a node of a Redis Cluster, use redis-cluster://%s", s.link.addr)}
-	}
 	return singleShard(s.link.addr, about), nil
+}
+
+// isSentinel is the error about a Sentinel in the place of a data server.
+func isSentinel(l *link) error {
+	return fmt.Errorf("it is a Sentinel, use redis-sentinel://%s/NAME", l.addr)
 }
 
 func (s *fixed) vouched() bool                        { return false }
@@ -71,6 +81,9 @@ func singleShard(addr string, a about) snapshot {
 func (d *Discovery) askData(ctx context.Context, l *link, cmds ...[]any) ([]reply, about, error) {
 	cmds = append([][]any{{"SELECT", d.opts.Backend.DB}}, cmds...)
 	replies, about, err := l.ask(ctx, d.opts.ConnectTimeout, cmds...)
+	if errors.Is(err, errPassword) {
+		err = errDataPassword
+	}
 	if err != nil {
 		return nil, about, err
 	}

@@ -78,7 +78,7 @@ func start(ctx context.Context, logger *slog.Logger, patience time.Duration) (*B
 		b.Close()
 		return nil, fmt.Errorf("cannot start the embedded backend: %w", err)
 	}
-	logger.Info("embedded backend started, for demonstrations only: data in memory, not all of Redis", "addr", b.Addr(), "pid", b.Pid())
+	logger.Debug("embedded backend started, for demonstrations only: data in memory, not all of Redis", "addr", b.Addr(), "pid", b.Pid())
 	return b, nil
 }
 

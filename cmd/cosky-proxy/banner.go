@@ -20,18 +20,32 @@ func printBanner(w io.Writer, cfg *conf.Config, addrs []string, adminAddr string
 	if adminAddr != "" {
 		pages = "http://" + adminAddr + "/ (metrics, healthz, readyz, debug/pprof)"
 	}
-	cli := cliFor(addrs[0])
 	fmt.Fprintf(w, `cosky-proxy %s
   clients  %s
   backend  %s
   admin    %s
 
-Try a CoSky configuration; its second read comes from the proxy's memory:
-  %s HSET 'demo-{x}:cfg:hello' configId hello data 'Hello, CoSky' version 1
-  %[5]s HGETALL 'demo-{x}:cfg:hello'
-  %[5]s INFO proxy
+`, version, strings.Join(addrs, ", "), backend, pages)
+	printTrial(w, cliFor(addrs[0]), cfg.NearCache.Invalidation != "off")
+}
 
-`, version, strings.Join(addrs, ", "), backend, pages, cli)
+// printTrial suggests commands that show the proxy at work, and the near-cache if
+// there is one.
+func printTrial(w io.Writer, cli string, cached bool) {
+	title, commands := "Try it:", []string{"SET hello world", "GET hello", "INFO proxy"}
+	if cached {
+		title = "Try a CoSky configuration; read it a few times and watch nearcache_hits grow:"
+		commands = []string{
+			"HSET 'demo-{x}:cfg:hello' configId hello data 'Hello, CoSky' version 1",
+			"HGETALL 'demo-{x}:cfg:hello'",
+			"INFO proxy",
+		}
+	}
+	fmt.Fprintln(w, title)
+	for _, command := range commands {
+		fmt.Fprintf(w, "  %s %s\n", cli, command)
+	}
+	fmt.Fprintln(w)
 }
 
 // cliFor is the redis-cli call that reaches addr from this machine.

@@ -51,7 +51,7 @@ func openCache(cfg *conf.Config, opts *proxy.Options) (release func(), err error
 	return cache.Close, nil
 }
 
-func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (s *proxy.Server, release func(), err error) {
+func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (server, func(), error) {
 	if cfg.Backend.Kind == conf.Embedded {
 		return connectEmbedded(ctx, opts)
 	}
@@ -68,17 +68,31 @@ func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (s *prox
 	info := d.Info()
 	opts.Topology = d
 	opts.Backend.Mode, opts.Backend.Tracking, opts.Backend.Version = modeOf(cfg.Backend.Kind), info.Tracking, info.Version
-	if s, err = proxy.New(opts); err != nil {
+	s, err := proxy.New(opts)
+	if err != nil {
 		return nil, nil, err
 	}
 	d.Subscribe(s.Adopt)
 	watch, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); d.Run(watch) }()
-	return s, func() { stop(); <-stopped }, nil
+	return discovered{s, d, opts.Logger}, func() { stop(); <-stopped }, nil
 }
 
-func connectEmbedded(ctx context.Context, opts proxy.Options) (*proxy.Server, func(), error) {
+// discovered is a proxy that says what it found behind the backend's URL. It does so
+// only when it runs: if something else hinders the start, that is all there is to read.
+type discovered struct {
+	*proxy.Server
+	discovery *discovery.Discovery
+	logger    *slog.Logger
+}
+
+func (s discovered) Run(ctx context.Context) error {
+	s.logger.Info("serving", "topology", s.discovery.Current().String())
+	return s.Server.Run(ctx)
+}
+
+func connectEmbedded(ctx context.Context, opts proxy.Options) (server, func(), error) {
 	b, err := embedded.Start(ctx, opts.Logger)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot start the embedded backend: %w", err)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"cosky-proxy/conf"
 	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/stats"
 )
 
@@ -165,7 +167,7 @@ func TestBanner(t *testing.T) {
 	cfg := conf.Default()
 	cfg.Backend, _ = conf.ParseBackend("redis://u:hunter2@h:1")
 	printBanner(&out, cfg, []string{"0.0.0.0:7"}, "")
-	for _, want := range []string{"0.0.0.0:7\n", "redis://u:***@h:1", "admin    off", "redis-cli -p 7 HGETALL 'demo-{x}:cfg:hello'", "redis-cli -p 7 INFO proxy"} {
+	for _, want := range []string{"0.0.0.0:7\n", "redis://u:***@h:1", "admin    off", "watch nearcache_hits grow:\n", "redis-cli -p 7 HGETALL 'demo-{x}:cfg:hello'", "redis-cli -p 7 INFO proxy"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, &out)
 		}
@@ -173,12 +175,50 @@ func TestBanner(t *testing.T) {
 	if strings.Contains(out.String(), "hunter2") {
 		t.Errorf("prints the password:\n%s", &out)
 	}
+	out.Reset()
+	cfg.NearCache.Invalidation = "off"
+	printBanner(&out, cfg, []string{"0.0.0.0:7"}, "")
+	const plain = "Try it:\n  redis-cli -p 7 SET hello world\n  redis-cli -p 7 GET hello\n  redis-cli -p 7 INFO proxy\n\n"
+	if !strings.HasSuffix(out.String(), "\n\n"+plain) || strings.Contains(out.String(), "nearcache") {
+		t.Errorf("without a near-cache:\n%s", &out)
+	}
 	for addr, want := range map[string]string{
 		"127.0.0.1:1": "redis-cli -p 1", "[::]:2": "redis-cli -p 2", ":3": "redis-cli -p 3", "10.0.0.1:4": "redis-cli -h 10.0.0.1 -p 4",
 		"[::1]:5": "redis-cli -h ::1 -p 5", "unix:/a/b": "redis-cli -s /a/b",
 	} {
 		if got := cliFor(addr); got != want {
 			t.Errorf("cliFor(%q) = %q, want %q", addr, got, want)
+		}
+	}
+}
+
+// The banner names an address as the configuration does, and a call that reaches it.
+func TestBannerOfBoundAddresses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.sock")
+	listen := func(addr string) string {
+		ln, err := netloop.Listen(addr, netloop.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		return ln.Addr()
+	}
+	socket, tcp := listen("unix:"+path), listen("127.0.0.1:0")
+	_, port, err := net.SplitHostPort(tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		addrs         []string
+		clients, call string
+	}{
+		{[]string{socket, tcp}, "  clients  unix:" + path + ", " + tcp + "\n", "  redis-cli -s " + path + " INFO proxy\n"},
+		{[]string{tcp}, "  clients  " + tcp + "\n", "  redis-cli -p " + port + " INFO proxy\n"},
+	} {
+		var out bytes.Buffer
+		printBanner(&out, conf.Default(), c.addrs, "")
+		if !strings.Contains(out.String(), c.clients) || !strings.Contains(out.String(), c.call) {
+			t.Errorf("lacks %q or %q:\n%s", c.clients, c.call, &out)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,6 +76,10 @@ func New(opts Options) *Server {
 func (s *Server) Listen() error {
 	l, err := net.Listen("tcp", s.opts.Addr)
 	if err != nil {
+		var call *os.SyscallError
+		if errors.As(err, &call) {
+			err = call.Err // the rest of the text repeats the address
+		}
 		return fmt.Errorf("cannot listen on %q for admin: %w", s.opts.Addr, err)
 	}
 	s.listener = l

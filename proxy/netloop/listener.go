@@ -92,7 +92,7 @@ func Listen(addr string, opts ListenOptions) (*Listener, error) {
 	}
 	nl, err := bind(network, address, opts)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %q: %w", addr, err)
+		return nil, fmt.Errorf("cannot listen on %q: %w", addr, causeOf(err))
 	}
 	acc, err := newAcceptor(nl)
 	if err != nil {
@@ -101,7 +101,7 @@ func Listen(addr string, opts ListenOptions) (*Listener, error) {
 	}
 	ln := &Listener{
 		opts: opts, acc: acc,
-		addr:   nl.Addr().String(),
+		addr:   boundAddr(nl.Addr()),
 		log:    opts.Logger.With("listener", addr),
 		closed: make(chan struct{}),
 	}
@@ -159,7 +159,29 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// Addr returns the bound address: "host:port" with the real port, or the path.
+// boundAddr writes an address as Listen takes it.
+func boundAddr(a net.Addr) string {
+	if a.Network() == "unix" {
+		return "unix:" + a.String()
+	}
+	return a.String()
+}
+
+// causeOf strips what the caller's message says itself from an error of bind:
+// "listen tcp ADDR: bind: address already in use" names the address again.
+func causeOf(err error) error {
+	var op *net.OpError
+	if !errors.As(err, &op) {
+		return err
+	}
+	var call *os.SyscallError
+	if errors.As(op.Err, &call) && (call.Syscall == "bind" || call.Syscall == "listen") {
+		return call.Err
+	}
+	return op.Err
+}
+
+// Addr returns the bound address: "host:port" with the real port, or "unix:/path".
 func (ln *Listener) Addr() string { return ln.addr }
 
 // Stats returns the counters. Any goroutine.

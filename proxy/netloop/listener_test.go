@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -51,6 +52,9 @@ func TestListenOnUnixPath(t *testing.T) {
 		if err != nil {
 			continue
 		}
+		if got, want := ln.Addr(), "unix:"+path; got != want {
+			t.Errorf("address %q, want %q", got, want)
+		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%v, %v", info, err)
 		}
@@ -74,7 +78,8 @@ func TestAddressInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(ln.Addr(), ListenOptions{Logger: quiet()}); !errors.Is(err, syscall.EADDRINUSE) {
+	_, err = Listen(ln.Addr(), ListenOptions{Logger: quiet()})
+	if want := fmt.Sprintf("cannot listen on %q: address already in use", ln.Addr()); !errors.Is(err, syscall.EADDRINUSE) || err.Error() != want {
 		t.Errorf("second listener: %v", err)
 	}
 	addr := ln.Addr()

@@ -75,11 +75,11 @@ func newEnvOn(t *testing.T, opts Options, addr string) *env {
 // dial connects a client.
 func (e *env) dial() net.Conn {
 	e.t.Helper()
-	network := "tcp"
-	if strings.HasPrefix(e.ln.Addr(), "/") {
-		network = "unix"
+	network, addr := "tcp", e.ln.Addr()
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		network, addr = "unix", path
 	}
-	nc, err := net.Dial(network, e.ln.Addr())
+	nc, err := net.Dial(network, addr)
 	if err != nil {
 		e.t.Fatal(err)
 	}
