@@ -34,7 +34,9 @@ type loop struct {
 	laneEpoch uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
 	pins      int
 	draining  bool
-	limit     int          // bytes one client may leave unread, see tick
+	limits    limits       // what one client may occupy at the moment
+	budgetAt  int64        // when budget was last called (mono)
+	held      atomic.Int64 // bytes in clients' buffers at the last tick
 	load      atomic.Int64 // clients placed here, for the acceptors
 	stats     *stats.Loop
 	goneIn    uint64 // bytes of clients that have left
@@ -74,7 +76,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		fetches:  make(map[fetchKey]*fetch),
 		stats:    stats.NewLoop(command.Count()),
 	}
-	l.limit = srv.opts.Clients.OutputLimit
+	l.limits = srv.opts.Clients.limits()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)
 	if l.cache != nil {
@@ -159,28 +161,6 @@ func (l *loop) adopt(t *cluster.Topology) {
 	if !first {
 		l.laneEpoch++
 		l.hub.moved()
-	}
-}
-
-// minOutputLimit is what every client may leave unread however tight memory is.
-const minOutputLimit = 16 << 10
-
-// budget keeps what all clients of the loop have not read within its share of
-// buffer_memory, by giving each of them less while it is exceeded.
-func (l *loop) budget() {
-	total := 0
-	for s := range l.sessions {
-		total += s.backlog()
-		if s.wait == waitOutput || len(s.holding) > 0 {
-			s.OnFlushed() // the limit may have changed since the last flush
-		}
-	}
-	o := &l.srv.opts.Clients
-	switch share := int(o.BufferMemory) / len(l.srv.loops); {
-	case total > share:
-		l.limit = max(l.limit/2, minOutputLimit)
-	case total < share/2:
-		l.limit = min(2*l.limit, o.OutputLimit)
 	}
 }
 
@@ -301,7 +281,7 @@ func (l *loop) snapshot() stats.Snapshot {
 	for s := range l.sessions {
 		c.BytesIn += s.conn.Received()
 		c.BytesOut += s.conn.Sent()
-		c.BufferBytes += int64(s.backlog())
+		c.BufferBytes += int64(s.backlog() + s.requestBytes())
 		if s.subscriptions() > 0 {
 			c.Subscribers++
 		}

@@ -166,3 +166,92 @@ func TestEndlessTransaction(t *testing.T) {
 	c.Expect("-EXECABORT Transaction discarded because of previous errors.\r\n")
 	expectGrowth(t, "an endless transaction", stop, bounded)
 }
+
+// TestUnfinishedRequestsShareTheBudget: requests that cannot be streamed are held,
+// but not more of them than clients.buffer_memory allows; who must go reads why.
+func TestUnfinishedRequestsShareTheBudget(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		behind := clustertest.StartRedis(t)
+		o := strict(t, behind, transport)
+		o.Clients.BufferMemory = 48 << 20
+		s, addr := proxytest.Start(t, o)
+		grown := watchMemory()
+		const clients, size = 8, 30 << 20
+		piece := make([]byte, 1<<20)
+		ended := make(chan string, clients)
+		for range clients {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			go func() {
+				// The key never ends, and the cache has to see it whole.
+				fmt.Fprintf(c, "*2\r\n$7\r\nHGETALL\r\n$%d\r\n", 60<<20)
+				for range size / len(piece) {
+					c.Write(piece) // fails for those that are cut off
+				}
+			}()
+			go func() {
+				answer, _ := io.ReadAll(c)
+				ended <- string(answer)
+			}()
+		}
+		// At most one fits.
+		explained := 0
+		for range clients - 1 {
+			if answer := <-ended; strings.HasPrefix(answer, "-ERR cosky-proxy has no memory for this request") {
+				explained++
+			}
+		}
+		if explained == 0 {
+			t.Error("nobody was told why")
+		}
+		if cut := s.Stats().Cut; cut < clients-1 {
+			t.Errorf("%d clients were cut off, want %d at least", cut, clients-1)
+		}
+		expectGrowth(t, "8 clients with 30 MB each", grown, 256<<20)
+		other := clustertest.Dial(t, addr)
+		if got := other.Do("PING"); got != "+PONG\r\n" {
+			t.Errorf("another client gets %q", got)
+		}
+	})
+}
+
+// TestManySlowUploads: requests that are each below request_buffer are streamed when
+// together they would be too much, and all of them succeed.
+func TestManySlowUploads(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		behind := clustertest.StartRedis(t)
+		o := strict(t, behind, transport)
+		o.Clients.BufferMemory = 16 << 20
+		s, addr := proxytest.Start(t, o)
+		base := memory()
+		const clients, size, missing = 150, 900 << 10, 1000
+		value := strings.Repeat("v", size)
+		var all []*clustertest.Conn
+		for i := range clients {
+			c := clustertest.Dial(t, addr)
+			request := clustertest.Encode("SET", fmt.Sprint("k", i), value)
+			c.Send(request[:len(request)-missing])
+			all = append(all, c)
+		}
+		clustertest.Await(t, "what is held to be streamed", func() error {
+			if held := s.Stats().BufferBytes; held > o.Clients.BufferMemory {
+				return fmt.Errorf("%d bytes are held", held)
+			}
+			return nil
+		})
+		if grown := memory() - base; grown > 150<<20 {
+			t.Errorf("memory grew by %d MB", grown>>20)
+		}
+		for i, c := range all {
+			request := clustertest.Encode("SET", fmt.Sprint("k", i), value)
+			c.Send(request[len(request)-missing:])
+			c.Expect("+OK\r\n")
+		}
+		if n := behind.Do("DBSIZE"); n != int64(clients) {
+			t.Errorf("%v keys are stored, want %d", n, clients)
+		}
+	})
+}

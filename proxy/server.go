@@ -246,7 +246,7 @@ func (l *loop) welcome(c *netloop.Conn) netloop.Handler {
 		addr: c.RemoteAddr(), via: c.LocalAddr(),
 		db: int32(l.srv.opts.Backend.DB), since: now, lastSeen: now,
 	}
-	c.SetLowWater(l.limit / 2)
+	c.SetLowWater(l.limits.output / 2)
 	l.sessions[s] = struct{}{}
 	l.stats.Accepted++
 	if l.draining {

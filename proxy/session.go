@@ -118,7 +118,7 @@ func (s *session) next(b []byte) int {
 		s.reply(resp.AppendError(l.out[:0], "ERR "+err.Error()))
 		s.finishAndClose()
 		return len(b)
-	case n == 0 && len(b) >= l.srv.opts.Clients.RequestBuffer:
+	case n == 0 && len(b) >= l.limits.request:
 		return s.beginUpload(b)
 	case n == 0:
 		return 0
@@ -190,7 +190,7 @@ func (s *session) mustWait() bool {
 	switch {
 	case s.inflight == 0:
 		s.laneEpoch, s.exclusive, s.patient = l.laneEpoch, false, false
-		if s.backlog() > l.outputLimit() {
+		if s.backlog() > l.limits.output {
 			return s.pause(waitOutput)
 		}
 		return false
@@ -198,7 +198,7 @@ func (s *session) mustWait() bool {
 		return s.pause(waitDrain)
 	case s.inflight >= l.srv.opts.Clients.MaxInFlight:
 		return s.pause(waitInFlight)
-	case s.backlog() > l.outputLimit():
+	case s.backlog() > l.limits.output:
 		return s.pause(waitOutput)
 	}
 	return false
@@ -244,7 +244,7 @@ func (s *session) backlog() int { return s.conn.Buffered() + s.held + len(s.push
 // behind the head of the queue must not stop the lane that the head comes by: it
 // leaves only when the head has been written.
 func (s *session) congests(ln *lane) bool {
-	limit := s.loop.outputLimit()
+	limit := s.loop.limits.output
 	return !s.closed && (s.conn.Buffered() > limit || s.backlog() > limit && !s.awaits(ln))
 }
 
@@ -348,7 +348,7 @@ func (s *session) OnFlushed() { s.relieve() }
 // relieve ends what the backlog holds up, as far as it has shrunk: by what the
 // client has read, or by what has left the reply queue.
 func (s *session) relieve() {
-	half := s.loop.outputLimit() / 2
+	half := s.loop.limits.output / 2
 	if s.conn.Buffered() > half {
 		return
 	}
@@ -474,7 +474,3 @@ func (s *session) untouch(stripe nearcache.Stripe) {
 func equalFold(arg []byte, word string) bool {
 	return len(arg) == len(word) && bytes.EqualFold(arg, []byte(word))
 }
-
-// outputLimit is what one client may leave unread. When all clients together
-// hold more than the buffer budget, everybody gets less.
-func (l *loop) outputLimit() int { return l.limit }

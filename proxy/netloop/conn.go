@@ -112,6 +112,10 @@ func (c *Conn) Received() uint64 { return c.received }
 // including those a writer goroutine holds.
 func (c *Conn) Buffered() int { return len(c.Out) - c.outOff }
 
+// Unconsumed returns how many bytes of input are kept because OnData did not
+// consume them.
+func (c *Conn) Unconsumed() int { return len(c.in) }
+
 // Unsent returns the output that certainly was not sent: the last
 // len(Unsent()) bytes of everything appended. It is valid until the next callback.
 func (c *Conn) Unsent() []byte { return c.Out[c.outOff+c.handed:] }
