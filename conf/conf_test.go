@@ -256,7 +256,7 @@ func TestRefusals(t *testing.T) {
 		{file: "clients: {foo: 1}", want: []string{`unknown key "clients.foo" (`, "allowed in clients: max, "}},
 		{file: "loops: 1\nloops: 2\n", want: []string{"c.yaml:2", "loops"}},
 		{file: "clients.max: 1\nclients: {max: 2}\n", want: []string{"c.yaml:2): it is already set in line 1"}},
-		{file: "clients: 5\n", want: []string{"c.yaml:1): clients holds keys"}},
+		{file: "clients: 5\n", want: []string{"c.yaml:1: clients holds keys"}},
 		{file: "loops: {a: 1}\n", want: []string{`"loops"`, "c.yaml:1): it needs a plain value"}},
 		{file: "loops: [1, 2]\n", want: []string{"not a single value"}},
 		{file: "listen: []\n", want: []string{"no address"}},

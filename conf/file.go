@@ -93,7 +93,8 @@ func (w *walker) walk(prefix string, n ast.Node) error {
 	if prefix != "" {
 		where = strings.TrimSuffix(prefix, ".")
 	}
-	return fmt.Errorf("cannot use %q (%s:%d): %s holds keys, each with a value", n.GetToken().Value, w.file, line(n), where)
+	// The value is not quoted: it may be a misplaced password.
+	return fmt.Errorf("cannot use the value in %s:%d: %s holds keys, each with a value", w.file, line(n), where)
 }
 
 func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
