@@ -68,7 +68,13 @@ func (l *logged) await(t *testing.T, message string, times int) {
 // run starts the stream and stops it with the test.
 func run(t *testing.T, o Options) *Stream {
 	t.Helper()
-	s := New(o)
+	return start(t, New(o))
+}
+
+// start runs s until the test ends. What it covers by then is asked for with the
+// first command of every connection.
+func start(t *testing.T, s *Stream) *Stream {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -268,13 +274,17 @@ func TestLoopsDoNotAllocate(t *testing.T) {
 // hangUp, said by a scripted node, closes the connection.
 const hangUp = ""
 
-// scripted is a node that says what it is told and does not listen.
+// scripted is a node that says what it is told once it has been asked anything.
 func scripted(t *testing.T, says <-chan string) Options {
 	return Options{Addr: "script", MaxStaleness: time.Hour, Dial: func(context.Context, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		t.Cleanup(func() { theirs.Close() })
-		go io.Copy(io.Discard, theirs)
 		go func() {
+			// An answer that comes before its question ends the connection.
+			if _, err := theirs.Read(make([]byte, 1)); err != nil {
+				return
+			}
+			go io.Copy(io.Discard, theirs)
 			for b := range says {
 				if b == hangUp {
 					theirs.Close()
@@ -301,8 +311,9 @@ func TestTheOrderOfConfirmations(t *testing.T) {
 	o := scripted(t, steps)
 	var rec recorder
 	o.OnMessage = rec.add
-	s := run(t, o)
+	s := New(o)
 	cover(s, "dev")
+	start(t, s)
 
 	lively := func() string {
 		switch l := s.LeaseFor([]byte("dev")); {
