@@ -224,9 +224,9 @@ func (s *session) clientGetName(cmd *command.Command, _ [][]byte, _ []byte) bool
 
 func (s *session) appendNull(b []byte) []byte {
 	if s.resp3 {
-		return append(b, "_\r\n"...)
+		return resp.AppendNull3(b)
 	}
-	return append(b, "$-1\r\n"...)
+	return resp.AppendNull(b)
 }
 
 const errClientName = "ERR Client names cannot contain spaces, newlines or special characters."

@@ -118,8 +118,9 @@ func (s *session) ok(cmd *command.Command) bool {
 }
 
 var (
-	replyOK   = []byte("+OK\r\n")
-	replyPong = []byte("+PONG\r\n")
+	replyOK     = []byte(resp.OK)
+	replyPong   = []byte(resp.Pong)
+	replyQueued = []byte(resp.Queued)
 )
 
 func (s *session) ping(cmd *command.Command, args [][]byte, _ []byte) bool {

@@ -47,7 +47,6 @@ type lane struct {
 	inflight  fifo
 	scanner   resp.ReplyScanner
 	queued    uint64 // bytes of requests ever queued; position of the next request
-	preamble  uint64 // bytes of the handshake, which precede position 0 on the wire
 	lastRead  int64  // when the backend last sent something (mono): progress, for the timeout
 	handshake int    // handshake replies still to come
 	greeted   bool   // the backend has said something
@@ -116,7 +115,6 @@ func (ln *lane) attach(nc net.Conn, err error) {
 func (ln *lane) login() {
 	b := &ln.loop.srv.opts.Backend
 	out := ln.conn.Out
-	before := len(out)
 	if ln.key.resp3 {
 		out, ln.handshake = resp.AppendCommand(out, hello(b)...), ln.handshake+1
 	} else if b.Password != "" {
@@ -131,7 +129,6 @@ func (ln *lane) login() {
 	if ln.probe && ln.handshake == 0 { // nothing else would make the node answer
 		out, ln.handshake = resp.AppendCommand(out, "PING"), ln.handshake+1
 	}
-	ln.preamble = uint64(len(out) - before)
 	ln.conn.Out = out
 	ln.conn.Dirty()
 	if ln.handshake == 0 {

@@ -13,7 +13,6 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/nearcache"
-	"cosky-proxy/proxy/mono"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/stats"
 )
@@ -308,6 +307,3 @@ func (s *Server) CacheStats() nearcache.Stats {
 	}
 	return s.opts.Cache.Cache.Stats()
 }
-
-// Uptime is how long the server has existed.
-func (s *Server) Uptime() time.Duration { return time.Duration(mono.Now()) }

@@ -72,8 +72,6 @@ func (s *session) errorNotAborting(line string) {
 	s.reply(l.out)
 }
 
-var replyQueued = []byte("+QUEUED\r\n")
-
 // queuedCost is what a queued command takes besides its text: its notes in the
 // transaction and its request during EXEC.
 const queuedCost = 384
@@ -233,9 +231,9 @@ func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
 
 func (s *session) appendNullArray(b []byte) []byte {
 	if s.resp3 {
-		return append(b, "_\r\n"...)
+		return resp.AppendNull3(b)
 	}
-	return append(b, "*-1\r\n"...)
+	return append(b, resp.NullArray...)
 }
 
 // run sends the whole block.
