@@ -117,6 +117,9 @@ func header(b []byte) (count int64, size int) {
 	return count, nl + 1
 }
 
+// Size returns the most bytes that AppendReply appends.
+func (e *Entry) Size() int { return len(e.wire) }
+
 // AppendReply appends the whole reply, encoded for RESP3 or RESP2, to dst.
 func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 	if resp3 {

@@ -98,7 +98,7 @@ func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
 	l.stats.Hits++
 	l.stats.Commands[cmd.ID].Calls++
 	if s.head == nil {
-		s.conn.Out = e.AppendReply(s.conn.Begin(), s.resp3)
+		s.conn.Out = e.AppendReply(s.conn.Reserve(e.Size()), s.resp3)
 		s.conn.Dirty()
 		return
 	}

@@ -161,7 +161,7 @@ func (ln *lane) open() {
 		ln.node.reachable()
 	}
 	if len(ln.pending) > 0 {
-		ln.conn.Out = append(ln.conn.Begin(), ln.pending...)
+		ln.conn.Out = append(ln.conn.Reserve(len(ln.pending)), ln.pending...)
 		ln.conn.Dirty()
 		ln.pending = nil
 	}
@@ -183,7 +183,7 @@ func (ln *lane) send(r *request, raw []byte) {
 		ln.pending = append(ln.pending, raw...)
 		return
 	}
-	ln.conn.Out = append(ln.conn.Begin(), raw...)
+	ln.conn.Out = append(ln.conn.Reserve(len(raw)), raw...)
 	ln.conn.Dirty()
 }
 

@@ -253,7 +253,7 @@ func (s *session) awaits(ln *lane) bool { return s.head != nil && s.head.lane ==
 
 // write appends reply bytes to the output.
 func (s *session) write(b []byte) {
-	s.conn.Out = append(s.conn.Begin(), b...)
+	s.conn.Out = append(s.conn.Reserve(len(b)), b...)
 	s.conn.Dirty()
 }
 

@@ -303,7 +303,7 @@ func (s *session) push(frame []byte) {
 	if s.midReply {
 		s.pushes = append(append(s.pushes, first), frame[1:]...)
 	} else {
-		s.conn.Out = append(append(s.conn.Begin(), first), frame[1:]...)
+		s.conn.Out = append(append(s.conn.Reserve(len(frame)), first), frame[1:]...)
 		s.conn.Dirty()
 	}
 	if s.backlog() > s.loop.srv.opts.Clients.SubscriberLimit {

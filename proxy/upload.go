@@ -153,6 +153,6 @@ func (ln *lane) extend(b []byte) {
 		ln.pending = append(ln.pending, b...)
 		return
 	}
-	ln.conn.Out = append(ln.conn.Begin(), b...)
+	ln.conn.Out = append(ln.conn.Reserve(len(b)), b...)
 	ln.conn.Dirty()
 }

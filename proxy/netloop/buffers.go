@@ -1,38 +1,39 @@
 package netloop
 
-// The two buffer sizes kept for reuse. Small ones carry nearly all output and
-// the partial command at the end of a read; large ones the pipelines of
-// sessions that had to stop in the middle.
+import "math/bits"
+
+// Buffers come in powers of two. Small ones carry nearly all output and the partial
+// command at the end of a read, larger ones the pipelines of sessions that had to
+// stop in the middle and long replies.
 const (
 	smallBuffer = 16 << 10
 	largeBuffer = 64 << 10
-	// What is kept at most, per loop; what a burst needed beyond that is
-	// left to the garbage collector.
-	maxFreeSmall = 256
-	maxFreeLarge = 64
+	classes     = 7 // up to 1 MiB
+
+	// maxFree is how many bytes of each class are kept at most, per loop; what a
+	// burst needed beyond that is left to the garbage collector.
+	maxFree = 2 << 20
 )
 
 // bufferList is the loop's stock of empty buffers. It is loop-owned.
 type bufferList struct {
-	small [][]byte
-	large [][]byte
+	free [classes][][]byte
 }
+
+// class is the smallest class whose buffers have room for n bytes; classes or
+// more if there is none.
+func class(n int) int { return max(bits.Len(uint(n-1))-bits.Len(smallBuffer-1), 0) }
 
 // get returns an empty buffer with room for at least n bytes.
 func (p *bufferList) get(n int) []byte {
-	switch {
-	case n <= smallBuffer:
-		return take(&p.small, smallBuffer)
-	case n <= largeBuffer:
-		return take(&p.large, largeBuffer)
+	k := class(n)
+	if k >= classes {
+		return make([]byte, 0, n)
 	}
-	return make([]byte, 0, n)
-}
-
-func take(list *[][]byte, size int) []byte {
+	list := &p.free[k]
 	last := len(*list) - 1
 	if last < 0 {
-		return make([]byte, 0, size)
+		return make([]byte, 0, smallBuffer<<k)
 	}
 	b := (*list)[last]
 	(*list)[last] = nil
@@ -40,18 +41,17 @@ func take(list *[][]byte, size int) []byte {
 	return b
 }
 
-// put takes a buffer back. Buffers that append has grown serve on in the class
-// they still cover; odd sizes and excess go to the garbage collector.
+// put takes a buffer back. One that append has grown to an odd size serves on in
+// the class that it still covers; excess goes to the garbage collector.
 func (p *bufferList) put(b []byte) {
-	switch {
-	case cap(b) < smallBuffer || cap(b) > 2*largeBuffer:
-	case cap(b) < largeBuffer:
-		if len(p.small) < maxFreeSmall {
-			p.small = append(p.small, b[:0])
-		}
-	default:
-		if len(p.large) < maxFreeLarge {
-			p.large = append(p.large, b[:0])
-		}
+	if cap(b) < smallBuffer {
+		return
+	}
+	k := class(cap(b)+1) - 1
+	if k >= classes {
+		return
+	}
+	if list := &p.free[k]; len(*list) < maxFree/smallBuffer>>k {
+		*list = append(*list, b[:0])
 	}
 }

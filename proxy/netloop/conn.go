@@ -50,7 +50,7 @@ type transport interface {
 
 // Conn is one connection on a loop. It belongs to the loop's goroutine.
 type Conn struct {
-	// Out is the output: append to it, preferably to what Begin
+	// Out is the output: append to it, preferably to what Reserve
 	// returns, and call Dirty. It may be cut back to a length it had
 	// earlier in the same callback, to take back what was just appended.
 	// It may become shorter between callbacks, when bytes have been sent.
@@ -120,11 +120,20 @@ func (c *Conn) Unconsumed() int { return len(c.in) }
 // len(Unsent()) bytes of everything appended. It is valid until the next callback.
 func (c *Conn) Unsent() []byte { return c.Out[c.outOff+c.handed:] }
 
-// Begin returns Out with a buffer behind it. Appending to a nil Out is correct but
-// allocates; c.Out = append(c.Begin(), …) takes the buffer from the loop.
-func (c *Conn) Begin() []byte {
-	if c.Out == nil {
-		c.Out = c.loop.bufs.get(smallBuffer)
+// Reserve returns Out with room for n more bytes, which it takes from the loop's
+// buffers: appending that much allocates nothing in steady state.
+func (c *Conn) Reserve(n int) []byte {
+	if cap(c.Out)-len(c.Out) >= n {
+		return c.Out
+	}
+	if c.Out == nil { // appending to it would be correct, but allocate
+		c.Out = c.loop.bufs.get(n)
+		return c.Out
+	}
+	old := c.Out
+	c.Out = append(c.loop.bufs.get(max(2*cap(old), len(old)+n)), old...)
+	if c.handed == 0 { // otherwise a writer goroutine still reads it
+		c.loop.bufs.put(old)
 	}
 	return c.Out
 }

@@ -176,7 +176,7 @@ func (s *script) OnClose(err error) {
 
 // reply appends b to the output.
 func reply(c *Conn, b []byte) {
-	c.Out = append(c.Begin(), b...)
+	c.Out = append(c.Reserve(1), b...)
 	c.Dirty()
 }
 
