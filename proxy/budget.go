@@ -57,9 +57,6 @@ func (l *loop) budget() {
 	held := int64(0)
 	for s := range l.sessions {
 		held += int64(s.backlog() + s.requestBytes())
-		if s.wait == waitOutput || len(s.holding) > 0 {
-			s.OnFlushed() // the limit may have changed since the last flush
-		}
 	}
 	l.held.Store(held)
 	total := int64(0)
@@ -72,6 +69,12 @@ func (l *loop) budget() {
 		l.streamHeld()
 	case total < o.BufferMemory/4:
 		l.limits.loosen(o)
+	}
+	for s := range l.sessions {
+		s.conn.SetLowWater(l.limits.output / 2)
+		if s.wait == waitOutput || len(s.holding) > 0 {
+			s.relieve() // the limit may have changed since the last flush
+		}
 	}
 	if total > o.BufferMemory {
 		l.shed(int64(float64(total-o.BufferMemory) * float64(held) / float64(total)))

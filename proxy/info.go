@@ -39,6 +39,7 @@ func (s *session) info(cmd *command.Command, args [][]byte, raw []byte) bool {
 	ask := l.newRequest(nil, nil)
 	ask.sink, ask.db, ask.resp3 = a, s.db, s.resp3
 	ln.send(ask, raw)
+	r.seq = ask.seq
 	return true
 }
 

@@ -174,6 +174,11 @@ func (ln *lane) open() {
 func (ln *lane) send(r *request, raw []byte) {
 	now := ln.loop.now()
 	r.lane, r.off, r.size, r.sentAt = ln, ln.queued, len(raw), now
+	ln.loop.seq++
+	r.seq = ln.loop.seq
+	if sc, ok := r.sink.(*scatter); ok {
+		sc.parent.seq = r.seq
+	}
 	if ln.inflight.len == 0 {
 		ln.lastRead = now
 	}
@@ -577,7 +582,7 @@ func (ln *lane) watch(s *session) {
 			return
 		}
 		l.stats.Cut++
-		l.srv.log.Warn("client cut off: it does not read its replies and holds up others", "client", s.addr, "unread_bytes", s.backlog(), "limit", "clients.stall_timeout")
+		l.srv.log.Warn("client cut off: it does not read its replies and holds up others", "client", s.addr, "unread_bytes", s.conn.Buffered(), "limit", "clients.stall_timeout")
 		s.close("does not read its replies and holds up other clients")
 	})
 }

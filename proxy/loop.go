@@ -32,6 +32,7 @@ type loop struct {
 	nodes     map[string]*node
 	sessions  map[*session]struct{}
 	laneEpoch uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
+	seq       uint64 // of the request sent last
 	pins      int
 	draining  bool
 	limits    limits       // what one client may occupy at the moment

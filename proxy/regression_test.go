@@ -3,12 +3,14 @@ package proxy_test
 import (
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
 )
@@ -210,7 +212,7 @@ func TestUnfinishedRequestsShareTheBudget(t *testing.T) {
 		if cut := s.Stats().Cut; cut < clients-1 {
 			t.Errorf("%d clients were cut off, want %d at least", cut, clients-1)
 		}
-		expectGrowth(t, "8 clients with 30 MB each", grown, 256<<20)
+		expectGrowth(t, "8 clients with 30 MB each", grown, 400<<20)
 		other := clustertest.Dial(t, addr)
 		if got := other.Do("PING"); got != "+PONG\r\n" {
 			t.Errorf("another client gets %q", got)
@@ -254,4 +256,119 @@ func TestManySlowUploads(t *testing.T) {
 			t.Errorf("%v keys are stored, want %d", n, clients)
 		}
 	})
+}
+
+// TestLimitsFollowTheBudget: a client that connected before memory became tight, and
+// reads as fast as it can, is neither slowed down to the timer nor cut off.
+func TestLimitsFollowTheBudget(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		behind := clustertest.StartRedis(t)
+		o := strict(t, behind, transport)
+		o.Loops, o.Clients.BufferMemory, o.Clients.StallTimeout = 1, 4<<20, 300*time.Millisecond
+		s, addr := proxytest.Start(t, o)
+		const size, gets = 30000, 200
+		behind.Do("SET", "medium", strings.Repeat("m", size))
+		reader, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		if _, err := io.WriteString(reader, clustertest.Encode("PING")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, reader, int64(len("+PONG\r\n"))); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			c := clustertest.Dial(t, addr)
+			c.Cmd("MULTI")
+			c.Expect("+OK\r\n")
+			c.Cmd("SET", "k", strings.Repeat("v", 900<<10))
+			c.Expect("+QUEUED\r\n")
+		}
+		clustertest.Await(t, "the limits to shrink", func() error {
+			if held := s.Stats().BufferBytes; held < o.Clients.BufferMemory/2 {
+				return fmt.Errorf("only %d bytes are held", held)
+			}
+			return nil
+		})
+		neighbour := clustertest.Dial(t, addr)
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					neighbour.Do("GET", "none")
+				}
+			}
+		}()
+		go io.WriteString(reader, strings.Repeat(clustertest.Encode("GET", "medium"), gets))
+		want := int64(gets * len(fmt.Sprintf("$%d\r\n%s\r\n", size, strings.Repeat("m", size))))
+		if n, err := io.CopyN(io.Discard, reader, want); err != nil {
+			t.Errorf("the reader got %d bytes of %d: %v", n, want, err)
+		}
+		close(stop)
+		<-stopped
+		if cut := s.Stats().Cut; cut != 0 {
+			t.Errorf("%d clients were cut off", cut)
+		}
+	})
+}
+
+// TestReadersDoNotWaitInACircle: clients that pipeline to several shards, whose replies
+// come in another order than they asked in, are all served.
+func TestReadersDoNotWaitInACircle(t *testing.T) {
+	c := clustertest.StartCluster(t, 3, 0)
+	p := proxytest.StartCluster(t, c, func(o *proxy.Options) {
+		o.Loops, o.Clients.OutputLimit, o.Clients.StallTimeout = 1, 64<<10, time.Second
+		o.Clients.BufferMemory = 4 << 30
+	})
+	const clients, rounds, depth = 24, 25, 30
+	sizes := []int{10, 200, 3000, 40000, 120000, 300000}
+	seed := clustertest.Dial(t, p.Addr)
+	for i := range 60 {
+		seed.Cmd("SET", fmt.Sprint("value", i), strings.Repeat("v", sizes[i%len(sizes)]))
+		seed.Expect("+OK\r\n")
+	}
+	failed := make(chan error, clients)
+	for id := range clients {
+		go func() { failed <- pipelines(p.Addr, rand.New(rand.NewPCG(1, uint64(id))), rounds, depth, sizes) }()
+	}
+	for range clients {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	if cut := p.Stats().Cut; cut != 0 {
+		t.Errorf("%d clients were cut off", cut)
+	}
+}
+
+// pipelines asks for random values and reads as fast as it can.
+func pipelines(addr string, rnd *rand.Rand, rounds, depth int, sizes []int) error {
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	for range rounds {
+		var request strings.Builder
+		want := 0
+		for range depth {
+			i := rnd.IntN(60)
+			request.WriteString(clustertest.Encode("GET", fmt.Sprint("value", i)))
+			size := sizes[i%len(sizes)]
+			want += len(fmt.Sprintf("$%d\r\n", size)) + size + 2
+		}
+		if _, err := io.WriteString(nc, request.String()); err != nil {
+			return err
+		}
+		if n, err := io.CopyN(io.Discard, nc, int64(want)); err != nil {
+			return fmt.Errorf("got %d bytes of %d: %w", n, want, err)
+		}
+	}
+	return nil
 }

@@ -35,6 +35,7 @@ type request struct {
 	block     *execution       // of EXEC: the transaction that it ends
 	off       uint64           // position of its first byte in the lane's stream
 	size      int              // its length there
+	seq       uint64           // order of sending on this loop; of a request that others are sent for, the last of theirs; 0: not known
 	sentAt    int64            // when it was queued on a lane (mono)
 	deadline  int64            // when retrying ends (mono); 0: not retried yet
 	limit     int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set

@@ -240,16 +240,21 @@ func (s *session) resume() {
 // backlog is the number of reply bytes the client has not taken yet.
 func (s *session) backlog() int { return s.conn.Buffered() + s.held + len(s.pushes) }
 
-// congests reports whether ln has to stop delivering to this client. What is held
-// behind the head of the queue must not stop the lane that the head comes by: it
-// leaves only when the head has been written.
+// congests reports whether ln has to stop delivering to this client.
+//
+// Invariant: a lane that is held only because of replies behind the head of the
+// queue carries nothing older than that head. So the oldest request of the loop can
+// always be delivered, and clients never wait for each other in a circle.
 func (s *session) congests(ln *lane) bool {
 	limit := s.loop.limits.output
 	return !s.closed && (s.conn.Buffered() > limit || s.backlog() > limit && !s.awaits(ln))
 }
 
-// awaits reports whether the head of the queue comes by ln.
-func (s *session) awaits(ln *lane) bool { return s.head != nil && s.head.lane == ln }
+// awaits reports whether the head of the queue, or something older, comes by ln.
+func (s *session) awaits(ln *lane) bool {
+	next := ln.inflight.head
+	return s.head != nil && (s.head.seq == 0 || next != nil && next.seq <= s.head.seq)
+}
 
 // write appends reply bytes to the output.
 func (s *session) write(b []byte) {
@@ -329,6 +334,9 @@ func (s *session) advance() {
 
 // progress re-examines what the session waits for after replies were written.
 func (s *session) progress() {
+	if s.wait == waitOutput || len(s.holding) > 0 {
+		s.relieve()
+	}
 	switch {
 	case s.closing && s.inflight == 0:
 		s.conn.CloseAfterFlush()
@@ -337,8 +345,6 @@ func (s *session) progress() {
 		s.resume()
 	case s.wait == waitNothing && s.inflight == 0 && s.eof:
 		s.finishAndClose()
-	case s.wait == waitOutput, len(s.holding) > 0:
-		s.relieve()
 	}
 }
 
