@@ -560,9 +560,13 @@ func (ln *lane) holdFor(s *session) {
 	ln.watch(s)
 }
 
-// release reads the lane again.
+// release reads the lane again, or closes it if it was only waiting for that.
 func (ln *lane) release() {
 	ln.stalled += ln.loop.now() - ln.heldAt
+	if ln.retired && ln.inflight.len == 0 {
+		ln.fail("") // nothing more comes that would close it
+		return
+	}
 	ln.conn.ResumeRead()
 }
 
