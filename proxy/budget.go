@@ -81,13 +81,12 @@ func (l *loop) budget() {
 	}
 }
 
-// budgetPause is the least time between two looks at the budget.
-const budgetPause = 2 * time.Millisecond
-
-// budgetAgain looks at the budget before the next tick does: a request is being
-// held that may grow by hundreds of megabytes until then.
+// budgetAgain looks at the budget before the next tick does: a large request is
+// arriving, and at the speed of a network hundreds of megabytes may until then. The more
+// sessions there are to look at, the less often it does.
 func (l *loop) budgetAgain() {
-	if l.now()-l.budgetAt > int64(budgetPause) {
+	pause := 2*time.Millisecond + time.Duration(len(l.sessions))*2*time.Microsecond
+	if l.now()-l.budgetAt > int64(pause) {
 		l.budget()
 	}
 }

@@ -118,7 +118,13 @@ func (s *session) next(b []byte) int {
 		s.reply(resp.AppendError(l.out[:0], "ERR "+err.Error()))
 		s.finishAndClose()
 		return len(b)
-	case n == 0 && len(b) >= l.limits.request:
+	case n == 0 && len(b) >= min(minRequestLimit, l.limits.request):
+		if l.budgetAgain(); s.closed || s.closing {
+			return len(b)
+		}
+		if len(b) < l.limits.request {
+			return 0
+		}
 		return s.beginUpload(b)
 	case n == 0:
 		return 0

@@ -105,9 +105,6 @@ func (l *loop) uploadEffect(cmd *command.Command, args [][]byte) *effectScratch 
 func (s *session) holdWhole(b []byte) int {
 	limit := s.loop.srv.opts.Clients.MaxRequest
 	if len(b) < limit {
-		if s.loop.budgetAgain(); s.closing || s.closed {
-			return len(b)
-		}
 		return 0
 	}
 	s.loop.stats.ProtocolErrors++
