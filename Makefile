@@ -9,7 +9,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 PKG      ?= ./...
 ARGS     ?=
-FUZZTIME ?= 10s
+FUZZTIME ?= 200000x
 
 .DEFAULT_GOAL := build
 .PHONY: build run test race fuzz bench lint check clean help tools
@@ -29,7 +29,7 @@ test: tools build ## install redis-server when it is missing, run all tests; PKG
 race: tools build ## run all tests under the race detector
 	$(GO) test -race -timeout 15m $(PKG)
 
-fuzz: ## fuzz every target for FUZZTIME (10s)
+fuzz: ## fuzz every target for FUZZTIME (200000x: that many inputs; or a time such as 1m)
 	@test/fuzz.sh $(FUZZTIME)
 
 bench: build ## measure the proxy against Redis and other proxies; ARGS=-h explains
