@@ -138,7 +138,7 @@ func (ln *lane) prepare(r *request) {
 		}
 		return
 	}
-	if script(r) && strings.HasPrefix(r.cmd.Name, "evalsha") && len(r.raw) > 0 {
+	if r.cmd != nil && byDigest(r.cmd) && len(r.raw) > 0 {
 		ln.teach(ln.loop.parse(r.raw)[1])
 	}
 }

@@ -99,10 +99,7 @@ func (v *scriptView) digest(text []byte) string {
 func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	l.keys, _ = cmd.Keys(args, l.keys[:0]) // the backend has the better words for a wrong number of keys
-	name := args[1]                        // digest or function name
-	if cmd.Name == "eval" || cmd.Name == "eval_ro" {
-		name = []byte(l.scripts.digest(args[1]))
-	}
+	name := l.scriptName(cmd, args)
 	var t target
 	if len(l.keys) > 0 {
 		var same bool
@@ -113,7 +110,7 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	} else if t = l.target(bytes.ToLower(name)); l.clusters && l.topo.ShardOf(t.slot) < 0 {
 		t = l.anyShard()
 	}
-	if cmd.Name == "evalsha" || cmd.Name == "evalsha_ro" {
+	if byDigest(cmd) {
 		if ln, _ := s.laneTo(t); ln != nil {
 			ln.teach(args[1])
 		}
@@ -121,6 +118,18 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	e := l.effect.reset()
 	l.concernScript(e, cmd, name, args)
 	return s.send(cmd, raw, t, e)
+}
+
+// byDigest reports whether the command names its script by digest.
+func byDigest(cmd *command.Command) bool { return cmd.Name == "evalsha" || cmd.Name == "evalsha_ro" }
+
+// scriptName is what a script command calls: the digest of a script, remembered if
+// its text is given, or the name of a function.
+func (l *loop) scriptName(cmd *command.Command, args [][]byte) []byte {
+	if cmd.Name == "eval" || cmd.Name == "eval_ro" {
+		return []byte(l.scripts.digest(args[1]))
+	}
+	return args[1]
 }
 
 // teach loads a script on a connection before its first EVALSHA there, if its text

@@ -287,12 +287,10 @@ func (s *session) reply(b []byte) {
 
 // refuse answers the present command with an error line.
 func (s *session) refuse(line string) {
-	l := s.loop
 	if s.tx != nil && s.tx.queueing {
 		s.tx.aborted = true
 	}
-	l.out = append(append(append(l.out[:0], '-'), line...), '\r', '\n')
-	s.reply(l.out)
+	s.errorNotAborting(line)
 }
 
 // enqueue appends r to the reply queue.

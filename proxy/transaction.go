@@ -102,13 +102,10 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	e := l.effect.reset()
 	switch {
 	case cmd.Script:
-		name := args[1]
-		if cmd.Name == "eval" || cmd.Name == "eval_ro" {
-			name = []byte(l.scripts.digest(args[1]))
-		} else {
-			tx.shas = append(tx.shas, bytes.Clone(name))
+		if byDigest(cmd) {
+			tx.shas = append(tx.shas, bytes.Clone(args[1]))
 		}
-		l.concernScript(e, cmd, name, args)
+		l.concernScript(e, cmd, l.scriptName(cmd, args), args)
 	case len(l.keys) == 0:
 		l.concernUnknown(e, cmd)
 	default:
