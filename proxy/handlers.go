@@ -56,6 +56,7 @@ func newHandlers(o *Options) []handler {
 	set((*session).clusterDisabled, "readonly", "readwrite", "asking")
 	set((*session).info, "info")
 	set((*session).role, "role")
+	set((*session).configSet, "config|set")
 
 	set((*session).multi, "multi")
 	set((*session).exec, "exec")
@@ -123,7 +124,7 @@ var (
 	replyQueued = []byte(resp.Queued)
 )
 
-func (s *session) ping(cmd *command.Command, args [][]byte, _ []byte) bool {
+func (s *session) ping(cmd *command.Command, args [][]byte, raw []byte) bool {
 	switch {
 	case len(args) > 2:
 		s.refuse("ERR wrong number of arguments for 'ping' command")
@@ -136,6 +137,8 @@ func (s *session) ping(cmd *command.Command, args [][]byte, _ []byte) bool {
 			}
 			return resp.AppendBulk(b, nil)
 		})
+	case s.loop.inDoubt():
+		return s.pingBackend(cmd, args, raw)
 	case len(args) == 2:
 		return s.echo(cmd, args, nil)
 	}

@@ -105,6 +105,9 @@ func (l *loop) tick() {
 				l.stats.Timeouts++
 				ln.fail(fmt.Sprintf("ERR cosky-proxy timed out after %s waiting for backend %s: the command may or may not have been executed", l.srv.opts.Upstream.Timeout, n.addr))
 				l.srv.opts.Topology.Refresh("timeout on " + n.addr)
+			} else if ln.stuck(now) {
+				l.doubt()
+				n.retire(ln)
 			}
 		}
 	}

@@ -22,20 +22,21 @@ type node struct {
 	addr string
 	info *cluster.Node // newest topology's view; nil for a redirect target not in it yet
 
-	shared    map[laneKey]*lane // lanes that take new requests
-	plain     [2]*lane          // shared[{0, false}] and shared[{0, true}], without the map
-	fetch     map[int32]*lane   // by database
-	idle      map[laneKey][]*lane
-	opened    map[*lane]struct{} // every lane that is not closed, retired ones and pins included
-	stats     *stats.Node
-	goneIn    uint64 // bytes of connections that have closed
-	goneOut   uint64
-	retryAt   int64 // do not dial before (mono); 0: healthy
-	refetchAt int64 // do not open a fetch lane before (mono)
-	triedAt   int64 // last tryOut (mono)
-	backoff   time.Duration
-	cause     string // why the node is being avoided, as an error line
-	movedAt   int64  // when a slot of it was last seen to be on the move (mono); 0: never
+	shared        map[laneKey]*lane // lanes that take new requests
+	plain         [2]*lane          // shared[{0, false}] and shared[{0, true}], without the map
+	fetch         map[int32]*lane   // by database
+	idle          map[laneKey][]*lane
+	opened        map[*lane]struct{} // every lane that is not closed, retired ones and pins included
+	stats         *stats.Node
+	goneIn        uint64 // bytes of connections that have closed
+	goneOut       uint64
+	retryAt       int64 // do not dial before (mono); 0: healthy
+	refetchAt     int64 // do not open a fetch lane before (mono)
+	triedAt       int64 // last tryOut (mono)
+	sidesteppedAt int64 // last sidestep (mono)
+	backoff       time.Duration
+	cause         string // why the node is being avoided, as an error line
+	movedAt       int64  // when a slot of it was last seen to be on the move (mono); 0: never
 }
 
 func (l *loop) node(addr string) *node {

@@ -88,7 +88,7 @@ func (s *session) unpinned(ln *lane) {
 		s.pin, s.patient = nil, false
 	}
 	if s.tx != nil && s.tx.pin == ln {
-		s.tx.pin, s.tx.lostPin = nil, true
+		s.tx.pin, s.tx.lostPin, s.tx.live = nil, true, nil
 	}
 	if s.upload != nil && s.upload.pin == ln {
 		s.upload.pin = nil

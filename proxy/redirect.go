@@ -22,6 +22,9 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	}
 	line := reply[1 : len(reply)-2]
 	word, _, _ := bytes.Cut(line, []byte{' '})
+	if refusesCommands(word) {
+		l.doubt()
+	}
 	switch string(word) {
 	case "MOVED":
 		return l.clusters && l.moved(ln, r, string(line))

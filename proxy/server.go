@@ -40,6 +40,7 @@ type Server struct {
 	rejected   atomic.Uint64
 	down       atomic.Int64 // nodes that cannot be reached or refuse the login, counted on every loop
 	draining   atomic.Bool
+	doubtUntil atomic.Int64 // see doubt.go (mono)
 }
 
 // sources says which invalidation streams an entry depends on.

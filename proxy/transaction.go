@@ -28,10 +28,12 @@ type transaction struct {
 	target  target
 	routed  bool     // target is decided by a key seen so far
 	own     []own    // those of cmds that concern the session's state here
+	scripts bool     // it calls scripts or functions
 	shas    [][]byte // digests of the scripts it calls, to be known where it runs
 
-	pin     *lane // watches; nil: nothing is watched
-	watches int   // WATCH commands so far
+	pin     *lane      // watches, or is where the transaction is live; nil: neither
+	watches int        // WATCH commands so far
+	live    *execution // nil: the transaction is queued here only
 }
 
 // own is a queued command that the proxy takes part in when EXEC executes it.
@@ -102,6 +104,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	e := l.effect.reset()
 	switch {
 	case cmd.Script:
+		tx.scripts = true
 		if byDigest(cmd) {
 			tx.shas = append(tx.shas, bytes.Clone(args[1]))
 		}
@@ -119,6 +122,10 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	tx.cmds = append(tx.cmds, cmd)
 	tx.lengths = append(tx.lengths, len(raw))
 	tx.block = append(tx.block, raw...)
+	if tx.live != nil || l.inDoubt() && s.goLive(tx) {
+		s.queueLive(cmd, raw)
+		return true
+	}
 	s.reply(replyQueued)
 	return true
 }
@@ -126,7 +133,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 // queueable commands mean the same on a lane as on the client's own connection.
 func (l *loop) queueable(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "ping", "echo", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
+	case "ping", "echo", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
 		return true
 	}
 	return cmd.Script || cmd.Has(command.Blocking) || l.srv.handlers[cmd.ID] == nil || aboutSession(cmd)
@@ -200,7 +207,11 @@ func (s *session) endTransaction() {
 	if tx.pin == nil {
 		return
 	}
-	tx.pin.note("UNWATCH")
+	if tx.live != nil {
+		tx.pin.note("DISCARD")
+	} else {
+		tx.pin.note("UNWATCH")
+	}
 	tx.pin.leaving = true
 }
 
@@ -212,11 +223,11 @@ func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
 		return true
 	case tx.pin != nil && s.drain():
 		return false
-	case tx.aborted:
+	case tx.aborted && tx.live == nil:
 		s.endTransaction()
 		s.refuse("EXECABORT Transaction discarded because of previous errors.")
 		return true
-	case tx.lostPin:
+	case tx.lostPin && tx.watches > 0:
 		s.tx = nil
 		return s.answer(cmd, s.appendNullArray)
 	case len(tx.cmds) == 0 && tx.pin == nil:
@@ -272,7 +283,11 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed, r.alone, r.private = t.slot, tx.routed, true, tx.strays()
 	l.begin(r, &effectScratch{touches: tx.touches, barrier: tx.barrier})
-	r.block = &execution{tx: tx, exec: r}
+	x := tx.live
+	if x == nil {
+		x = &execution{tx: tx}
+	}
+	x.exec, r.block = r, x
 	r.raw = resp.AppendCommand(r.raw[:0], "EXEC")
 	s.enqueue(r)
 	s.tx = nil
@@ -285,6 +300,10 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	}
 	if ln == nil {
 		l.awaitOwner(r)
+		return true
+	}
+	if tx.live != nil {
+		x.execLive(l, ln)
 		return true
 	}
 	ln.sendKept(r, false)
@@ -312,16 +331,8 @@ type execution struct {
 
 func (x *execution) launch(l *loop, ln *lane) {
 	x.refusal = ""
-	x.step(l, ln, resp.AppendCommand(nil, "MULTI"))
-	block := x.tx.block
-	for _, n := range x.tx.lengths {
-		x.step(l, ln, block[:n])
-		block = block[n:]
-	}
-	if len(x.tx.own) > 0 {
-		x.exec.sink, x.exec.limit = x, l.srv.opts.Clients.MaxRequest
-	}
-	ln.send(x.exec, resp.AppendCommand(nil, "EXEC"))
+	x.queue(l, ln, len(x.tx.cmds))
+	x.finish(l, ln)
 }
 
 func (x *execution) step(l *loop, ln *lane, raw []byte) {
@@ -339,8 +350,8 @@ func (x *execution) deliver(l *loop, r *request, reply []byte) {
 		l.finish(r, x.complete(r.sess, reply))
 		return
 	}
-	if line := reply[1 : len(reply)-2]; reply[0] == '-' && x.refusal == "" && elsewhere(line) {
-		x.refusal = string(line)
+	if reply[0] == '-' {
+		x.note(reply)
 	}
 	l.release(r)
 }
