@@ -228,7 +228,7 @@ func (n *node) fetchLane(db int32) *lane {
 	if n.avoided() || n.loop.now() < n.refetchAt {
 		return nil
 	}
-	n.fetch[db] = n.open(laneKey{db, n.loop.srv.tracks()}, laneFetch)
+	n.fetch[db] = n.open(laneKey{db: db, resp3: n.loop.srv.tracks()}, laneFetch)
 	n.loop.srv.fetchLanes.Add(1)
 	return nil
 }
@@ -400,7 +400,7 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 	n, cause := l.owner(r.slot)
 	var ln *lane
 	if cause == "" {
-		ln, cause = n.lane(laneKey{r.db, r.resp3})
+		ln, cause = n.lane(r.laneKey())
 	}
 	if cause != "" {
 		l.abort(r, cause)

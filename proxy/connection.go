@@ -42,7 +42,7 @@ func (s *session) selectDB(cmd *command.Command, args [][]byte, raw []byte) bool
 		ln = s.tx.pin
 		ln.strayed = true
 	default:
-		ln, cause = n.lane(laneKey{db, s.resp3})
+		ln, cause = n.lane(laneKey{db, s.resp3, s.as})
 	}
 	if cause != "" {
 		s.refuse(cause)
@@ -298,8 +298,8 @@ func (s *session) describe(now int64) string {
 		flags = "P"
 	}
 	channels, patterns := s.subscribed()
-	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=-1 name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=0 multi=%d qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=0 events=r cmd=%s user=default redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
-		s.id, s.addr, s.via, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, flags, s.db, channels, patterns, multi, s.conn.Buffered(), last, proto, s.library, s.libver)
+	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=-1 name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=0 multi=%d qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=0 events=r cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
+		s.id, s.addr, s.via, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, flags, s.db, channels, patterns, multi, s.conn.Buffered(), last, s.user, proto, s.library, s.libver)
 }
 
 // appendText appends text as Redis sends INFO and CLIENT LIST: a bulk string in

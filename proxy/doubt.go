@@ -53,8 +53,8 @@ func (n *node) sidestep(key laneKey) {
 	if ln == nil || !ln.greeted || ln.inflight.head == nil || !ln.inflight.head.runsScript() {
 		return
 	}
-	if now := n.loop.now(); now-n.sidesteppedAt > scriptPatience { // not one connection per script
-		n.sidesteppedAt = now
+	if now := n.loop.now(); now-n.asideAt > scriptPatience { // not one connection per script
+		n.asideAt = now
 		n.retire(ln)
 	}
 }
@@ -62,7 +62,7 @@ func (n *node) sidestep(key laneKey) {
 // pingBackend passes PING on to where it can be refused.
 func (s *session) pingBackend(cmd *command.Command, args [][]byte, raw []byte) bool {
 	for _, n := range s.loop.shards {
-		n.sidestep(laneKey{s.db, s.resp3})
+		n.sidestep(s.laneKey())
 	}
 	if s.mustWait() { // the script is the client's own
 		return false

@@ -170,7 +170,7 @@ func (s *session) lane(n *node) (*lane, string) {
 	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
 		return s.tx.pin, ""
 	}
-	return n.lane(laneKey{s.db, s.resp3})
+	return n.lane(s.laneKey())
 }
 
 // begin marks r's effects as under way.

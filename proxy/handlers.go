@@ -168,7 +168,10 @@ func (s *session) reset(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	}
 	s.loop.hub.leave(s)
 	s.unpin()
-	s.tx, s.resp3, s.db, s.name = nil, false, int32(s.loop.srv.opts.Backend.DB), ""
+	s.tx, s.resp3, s.db, s.name, s.user = nil, false, int32(s.loop.srv.opts.Backend.DB), "", defaultUser
+	if s.loop.guard != nil {
+		s.loop.guard.welcome(s)
+	}
 	return s.answer(cmd, func(b []byte) []byte { return append(b, "+RESET\r\n"...) })
 }
 

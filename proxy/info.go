@@ -30,14 +30,14 @@ func (s *session) info(cmd *command.Command, args [][]byte, raw []byte) bool {
 	n, cause := l.owner(l.anyShard().slot)
 	var ln *lane
 	if cause == "" {
-		ln, cause = n.lane(laneKey{s.db, s.resp3})
+		ln, cause = n.lane(s.laneKey())
 	}
 	if cause != "" {
 		l.abort(r, cause)
 		return true
 	}
 	ask := l.newRequest(nil, nil)
-	ask.sink, ask.db, ask.resp3 = a, s.db, s.resp3
+	ask.sink, ask.db, ask.resp3, ask.as = a, s.db, s.resp3, s.as
 	ln.send(ask, raw)
 	r.seq = ask.seq
 	return true

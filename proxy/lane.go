@@ -25,7 +25,14 @@ const (
 type laneKey struct {
 	db    int32
 	resp3 bool
+	as    *credential // whom it is logged in as; nil: the proxy's own user
 }
+
+// laneKey is what the session's commands need of a lane.
+func (s *session) laneKey() laneKey { return laneKey{s.db, s.resp3, s.as} }
+
+// laneKey is what r, whose session may be gone, needs of a lane.
+func (r *request) laneKey() laneKey { return laneKey{r.db, r.resp3, r.as} }
 
 // lane is one backend connection of one loop: a pipeline of requests whose
 // replies come back in the same order. It has no connection state beyond its

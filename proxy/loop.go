@@ -25,6 +25,7 @@ type loop struct {
 	clusters bool // the backend is a Redis Cluster: keys have owners, replies may redirect
 	resends  bool // the backend may have to be asked again elsewhere: requests are kept for that
 	cache    *nearcache.Cache
+	guard    guard // who clients are and what they may do; nil: everything
 
 	// loop-owned
 	topo      *cluster.Topology
@@ -268,7 +269,7 @@ func (l *loop) again(r *request, n *node, raw []byte) bool {
 			n = o
 		}
 	}
-	ln, cause := n.lane(laneKey{r.db, r.resp3})
+	ln, cause := n.lane(r.laneKey())
 	if cause != "" {
 		return false
 	}

@@ -22,21 +22,21 @@ type node struct {
 	addr string
 	info *cluster.Node // newest topology's view; nil for a redirect target not in it yet
 
-	shared        map[laneKey]*lane // lanes that take new requests
-	plain         [2]*lane          // shared[{0, false}] and shared[{0, true}], without the map
-	fetch         map[int32]*lane   // by database
-	idle          map[laneKey][]*lane
-	opened        map[*lane]struct{} // every lane that is not closed, retired ones and pins included
-	stats         *stats.Node
-	goneIn        uint64 // bytes of connections that have closed
-	goneOut       uint64
-	retryAt       int64 // do not dial before (mono); 0: healthy
-	refetchAt     int64 // do not open a fetch lane before (mono)
-	triedAt       int64 // last tryOut (mono)
-	sidesteppedAt int64 // last sidestep (mono)
-	backoff       time.Duration
-	cause         string // why the node is being avoided, as an error line
-	movedAt       int64  // when a slot of it was last seen to be on the move (mono); 0: never
+	shared    map[laneKey]*lane // lanes that take new requests
+	plain     [2]*lane          // shared lanes of database 0 and the proxy's own user, by protocol, without the map
+	fetch     map[int32]*lane   // by database
+	idle      map[laneKey][]*lane
+	opened    map[*lane]struct{} // every lane that is not closed, retired ones and pins included
+	stats     *stats.Node
+	goneIn    uint64 // bytes of connections that have closed
+	goneOut   uint64
+	retryAt   int64 // do not dial before (mono); 0: healthy
+	refetchAt int64 // do not open a fetch lane before (mono)
+	triedAt   int64 // last tryOut (mono)
+	asideAt   int64 // last sidestep (mono)
+	backoff   time.Duration
+	cause     string // why the node is being avoided, as an error line
+	movedAt   int64  // when a slot of it was last seen to be on the move (mono); 0: never
 }
 
 func (l *loop) node(addr string) *node {
@@ -56,7 +56,7 @@ func (l *loop) node(addr string) *node {
 // lane returns the shared lane for key, opening it when there is none. cause is
 // an error line when the node is known to be out of reach at the moment.
 func (n *node) lane(key laneKey) (ln *lane, cause string) {
-	if key.db == 0 {
+	if key.db == 0 && key.as == nil {
 		ln = n.plain[index(key.resp3)]
 	} else {
 		ln = n.shared[key]
@@ -69,7 +69,7 @@ func (n *node) lane(key laneKey) (ln *lane, cause string) {
 	}
 	ln = n.open(key, laneShared)
 	n.shared[key] = ln
-	if key.db == 0 {
+	if key.db == 0 && key.as == nil {
 		n.plain[index(key.resp3)] = ln
 	}
 	return ln, ""
@@ -187,7 +187,7 @@ func (n *node) retire(ln *lane) {
 func (n *node) unlist(ln *lane) {
 	if n.shared[ln.key] == ln {
 		delete(n.shared, ln.key)
-		if ln.key.db == 0 {
+		if ln.key.db == 0 && ln.key.as == nil {
 			n.plain[index(ln.key.resp3)] = nil
 		}
 	}

@@ -30,7 +30,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	var ln *lane
 	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
 		ln = s.tx.pin
-	} else if ln, cause = n.pin(s, laneKey{s.db, s.resp3}); cause != "" {
+	} else if ln, cause = n.pin(s, s.laneKey()); cause != "" {
 		s.refuse(cause)
 		return true
 	} else {

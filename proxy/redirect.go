@@ -149,7 +149,7 @@ func (ln *lane) prepare(r *request) {
 // laneFor is the connection to n that r may be sent on again: a shared one, or
 // for a private request a pin, which takes the place of the one it was sent on.
 func (l *loop) laneFor(r *request, n *node) (ln *lane, cause string) {
-	key := laneKey{r.db, r.resp3}
+	key := r.laneKey()
 	s := r.sess
 	switch {
 	case !r.private:

@@ -54,6 +54,7 @@ type request struct {
 	overrun   bool
 	resp3     bool
 	db        int32
+	as        *credential // of its lane; nil: the proxy's own
 }
 
 // sink consumes the complete reply of a request. It runs on the loop; reply dies
@@ -83,7 +84,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	r.laneNext = nil
 	r.sess, r.cmd = s, cmd
 	if s != nil {
-		r.resp3, r.db = s.resp3, s.db
+		r.resp3, r.db, r.as = s.resp3, s.db, s.as
 	}
 	return r
 }

@@ -106,7 +106,7 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 		var ln *lane
 		switch cause {
 		case "":
-			ln, cause = nd.lane(laneKey{s.db, s.resp3})
+			ln, cause = nd.lane(s.laneKey())
 		case errUnbound:
 			cause = ""
 		}
@@ -136,7 +136,7 @@ func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effec
 func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
 	c := l.newRequest(nil, nil)
 	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
-	c.resp3, c.db = sc.parent.resp3, sc.parent.db
+	c.resp3, c.db, c.as = sc.parent.resp3, sc.parent.db, sc.parent.as
 	c.slot, c.keyed = t.slot, t.keyed
 	c.raw = append(c.raw[:0], raw...)
 	if ln == nil {

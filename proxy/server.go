@@ -244,7 +244,10 @@ func (l *loop) welcome(c *netloop.Conn) netloop.Handler {
 	s := &session{
 		loop: l, conn: c, id: l.srv.nextID.Add(1),
 		addr: c.RemoteAddr(), via: c.LocalAddr(),
-		db: int32(l.srv.opts.Backend.DB), since: now, lastSeen: now,
+		db: int32(l.srv.opts.Backend.DB), user: defaultUser, since: now, lastSeen: now,
+	}
+	if l.guard != nil {
+		l.guard.welcome(s)
 	}
 	c.SetLowWater(l.limits.output / 2)
 	l.sessions[s] = struct{}{}

@@ -43,7 +43,9 @@ type session struct {
 	name    string
 	library string
 	libver  string
-	since   int64 // connected at (mono)
+	user    string      // whom it is logged in as: a name, as CLIENT LIST shows it
+	as      *credential // what its lanes log in with; nil: the proxy's own
+	since   int64       // connected at (mono)
 
 	// loop-owned: replies
 	head, tail *request // FIFO; a request leaves when its reply has been written out
@@ -159,6 +161,16 @@ func (s *session) dispatch(req *resp.Request) bool {
 		return true
 	}
 	s.lastCmd = cmd
+	if l.guard != nil {
+		refusal, decided := l.guard.admit(s, cmd, req.Args)
+		if !decided {
+			return false
+		}
+		if refusal != "" {
+			s.reject(req.Args[0], refusal)
+			return true
+		}
+	}
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
 		return s.queue(cmd, req.Args, raw)
 	}

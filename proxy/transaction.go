@@ -265,10 +265,10 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 			cause = ""
 		case cause != "":
 		case tx.strays():
-			ln, cause = n.pin(s, laneKey{s.db, s.resp3})
+			ln, cause = n.pin(s, s.laneKey())
 			tx.pin = ln
 		default:
-			ln, cause = n.lane(laneKey{s.db, s.resp3})
+			ln, cause = n.lane(s.laneKey())
 		}
 	}
 	if cause != "" {
@@ -479,7 +479,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 		s.tx = &transaction{}
 	}
 	if s.tx.pin == nil {
-		s.tx.pin, cause = n.pin(s, laneKey{s.db, s.resp3})
+		s.tx.pin, cause = n.pin(s, s.laneKey())
 		if cause != "" {
 			s.tx = nil
 			s.refuse(cause)

@@ -23,7 +23,7 @@ func (s *session) goLive(tx *transaction) bool {
 		if cause != "" {
 			return false
 		}
-		if tx.pin, cause = n.pin(s, laneKey{s.db, s.resp3}); cause != "" {
+		if tx.pin, cause = n.pin(s, s.laneKey()); cause != "" {
 			return false
 		}
 	}

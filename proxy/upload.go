@@ -39,7 +39,7 @@ func (s *session) beginUpload(b []byte) int {
 	n, cause := l.owner(t.slot)
 	var pin *lane
 	if cause == "" {
-		pin, cause = n.pin(s, laneKey{s.db, s.resp3})
+		pin, cause = n.pin(s, s.laneKey())
 	}
 	s.parser.BeginSkim(b)
 	s.upload = &upload{pin: pin}
