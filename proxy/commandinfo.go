@@ -10,16 +10,16 @@ import (
 func (s *session) command(cmd *command.Command, args [][]byte, _ []byte) bool {
 	switch cmd.Name {
 	case "command":
-		return s.answer(cmd, func(b []byte) []byte { return s.appendInfos(b, command.All()) })
+		return s.answer(cmd, func(b []byte) []byte { return s.appendInfos(b, s.loop.table.All()) })
 	case "command|count":
-		return s.answer(cmd, func(b []byte) []byte { return resp.AppendInt(b, int64(len(topLevel()))) })
+		return s.answer(cmd, func(b []byte) []byte { return resp.AppendInt(b, int64(len(s.loop.topLevel()))) })
 	case "command|list":
 		if len(args) > 2 {
 			s.refuse("ERR 'COMMAND LIST' with a filter is not supported by cosky-proxy on the embedded backend")
 			return true
 		}
 		return s.answer(cmd, func(b []byte) []byte {
-			all := topLevel()
+			all := s.loop.topLevel()
 			b = resp.AppendArray(b, len(all))
 			for _, c := range all {
 				b = appendString(b, c.Name)
@@ -29,11 +29,11 @@ func (s *session) command(cmd *command.Command, args [][]byte, _ []byte) bool {
 	case "command|info":
 		return s.answer(cmd, func(b []byte) []byte {
 			if len(args) == 2 {
-				return s.appendInfos(b, command.All())
+				return s.appendInfos(b, s.loop.table.All())
 			}
 			b = resp.AppendArray(b, len(args)-2)
 			for _, name := range args[2:] {
-				b = command.AppendInfo(b, command.LookupFull(name), s.resp3)
+				b = command.AppendInfo(b, s.loop.table.LookupFull(name), s.resp3)
 			}
 			return b
 		})
@@ -47,9 +47,9 @@ func (s *session) command(cmd *command.Command, args [][]byte, _ []byte) bool {
 }
 
 // topLevel is every command that is not a subcommand.
-func topLevel() []*command.Command {
+func (l *loop) topLevel() []*command.Command {
 	var top []*command.Command
-	for _, c := range command.All() {
+	for _, c := range l.table.All() {
 		if c.Parent == nil {
 			top = append(top, c)
 		}
@@ -77,12 +77,12 @@ func (s *session) appendInfos(b []byte, all []*command.Command) []byte {
 func (s *session) appendDocs(b []byte, names [][]byte) []byte {
 	var found []*command.Command
 	for _, name := range names {
-		if c := command.LookupFull(name); c != nil {
+		if c := s.loop.table.LookupFull(name); c != nil {
 			found = append(found, c)
 		}
 	}
 	if len(names) == 0 {
-		found = topLevel()
+		found = s.loop.topLevel()
 	}
 	b = command.AppendMapHeader(b, len(found), s.resp3)
 	for _, c := range found {
@@ -92,7 +92,7 @@ func (s *session) appendDocs(b []byte, names [][]byte) []byte {
 }
 
 func (s *session) commandGetKeys(cmd *command.Command, args [][]byte) bool {
-	target, problem := command.Resolve(args)
+	target, problem := s.loop.table.Resolve(args)
 	if problem != "" {
 		s.refuse("ERR Invalid command specified")
 		return true

@@ -12,23 +12,23 @@ import (
 // the session has to wait; then it must not have done anything.
 type handler func(s *session, cmd *command.Command, args [][]byte, raw []byte) bool
 
-// handlers is indexed by command ID; nil means forward.
-func newHandlers(o *Options) []handler {
-	hs := make([]handler, command.Count())
+// newHandlers returns the handlers of the commands of t by ID; nil means forward.
+func newHandlers(o *Options, t *command.Table) []handler {
+	hs := make([]handler, t.Count())
 	set := func(h handler, names ...string) {
 		for _, name := range names {
-			if cmd := command.LookupFull([]byte(name)); cmd != nil {
+			if cmd := t.Named(name); cmd != nil {
 				hs[cmd.ID] = h
 			}
 		}
 	}
 	setAll := func(h handler, container string) {
 		set(h, container)
-		for _, sub := range command.Lookup([]byte(container)).Subs {
+		for _, sub := range t.Named(container).Subs {
 			hs[sub.ID] = h
 		}
 	}
-	for _, cmd := range command.All() {
+	for _, cmd := range t.All() {
 		if cmd.Has(command.Blocking) {
 			hs[cmd.ID] = (*session).blocking
 		}

@@ -28,6 +28,8 @@ type loop struct {
 	guard    guard // who clients are and what they may do; nil: everything
 
 	// loop-owned
+	table     *command.Table
+	handlers  []handler // by command ID; nil: forward
 	topo      *cluster.Topology
 	shards    []*node // by shard index of topo
 	nodes     map[string]*node
@@ -76,8 +78,9 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		nodes:    make(map[string]*node),
 		sessions: make(map[*session]struct{}),
 		fetches:  make(map[fetchKey]*fetch),
-		stats:    stats.NewLoop(command.Count()),
+		stats:    stats.NewLoop(0),
 	}
+	l.learn(srv.commands.Load())
 	l.limits = srv.opts.Clients.limits()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)

@@ -8,6 +8,7 @@ import (
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
 )
 
 // Backend says what stands behind the proxy and how to log in there.
@@ -18,6 +19,10 @@ type Backend struct {
 	DB       int    // database that a client starts in; 0 on a cluster
 	Tracking bool   // the server offers RESP3 and CLIENT TRACKING
 	Version  string // redis_version, as HELLO reports it
+
+	// Commands is what the server listed itself; empty: not known, every command of the
+	// built-in table is tried.
+	Commands []command.Command
 }
 
 // Topology is the control plane as the proxy needs it. Both methods may be

@@ -15,6 +15,7 @@ import (
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/stats"
+	"cosky-proxy/router/command"
 )
 
 // Server is the proxy: listeners, event loops, and what the loops share.
@@ -22,7 +23,6 @@ type Server struct {
 	// static
 	opts         Options
 	log          *slog.Logger
-	handlers     []handler
 	loops        []*loop
 	scripts      *scriptMemory
 	events       *eventSource // nil unless CoSky's Pub/Sub is a source
@@ -33,7 +33,11 @@ type Server struct {
 	// owned by Listen and Run
 	listeners []*netloop.Listener
 
+	// guarded by mu
+	mu sync.Mutex // of those who change commands
+
 	// atomic
+	commands   atomic.Pointer[vocabulary]
 	clients    atomic.Int64 // connected
 	nextID     atomic.Int64
 	fetchLanes atomic.Int64 // open on all loops; 0: nothing can be cached
@@ -77,10 +81,13 @@ func New(opts Options) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, log: opts.Logger, sources: src,
-		handlers:     newHandlers(&opts),
 		scripts:      newScriptMemory(opts.Scripts),
 		fieldsExpire: atLeast(opts.Backend.Version, 7, 4),
 		started:      time.Now(),
+	}
+	s.commands.Store(&vocabulary{command.Builtin(), newHandlers(&opts, command.Builtin())})
+	if len(opts.Backend.Commands) > 0 {
+		s.AdoptCommands(opts.Backend.Commands)
 	}
 	if src.pubsub {
 		s.events = newEventSource(s)

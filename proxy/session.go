@@ -151,7 +151,7 @@ func (s *session) dispatch(req *resp.Request) bool {
 		l.enc = resp.AppendCommandBytes(l.enc[:0], req.Args)
 		raw = l.enc
 	}
-	cmd, problem := command.Resolve(req.Args)
+	cmd, problem := l.table.Resolve(req.Args)
 	if problem != "" {
 		if webRequest(req.Args[0]) {
 			s.close("sent an HTTP request: a web page may be abused to attack Redis")
@@ -178,7 +178,7 @@ func (s *session) dispatch(req *resp.Request) bool {
 		s.reject(req.Args[0], "ERR Can't execute '"+cmd.Name+"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 		return true
 	}
-	if h := l.srv.handlers[cmd.ID]; h != nil {
+	if h := l.handlers[cmd.ID]; h != nil {
 		return h(s, cmd, req.Args, raw)
 	}
 	return s.forward(cmd, req.Args, raw)

@@ -136,7 +136,7 @@ func (l *loop) queueable(cmd *command.Command) bool {
 	case "ping", "echo", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
 		return true
 	}
-	return cmd.Script || cmd.Has(command.Blocking) || l.srv.handlers[cmd.ID] == nil || aboutSession(cmd)
+	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd)
 }
 
 // aboutSession: the proxy itself answers these, at once and out of the session's
@@ -162,7 +162,7 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 		}
 		o.db = db
 	case aboutSession(cmd):
-		o.run = l.srv.handlers[cmd.ID]
+		o.run = l.handlers[cmd.ID]
 		for _, a := range args {
 			o.args = append(o.args, bytes.Clone(a))
 		}

@@ -25,7 +25,7 @@ func (s *session) beginUpload(b []byte) int {
 	if declared == 0 || len(args) == 0 {
 		return s.holdWhole(b)
 	}
-	cmd := command.Lookup(args[0])
+	cmd := l.table.Lookup(args[0])
 	if cmd == nil || cmd.Arity > 0 && declared != cmd.Arity || declared < -cmd.Arity {
 		return s.holdWhole(b)
 	}
@@ -65,7 +65,7 @@ func (s *session) uploadTarget(cmd *command.Command, args [][]byte) (t target, r
 	switch {
 	case s.tx != nil, s.subscriptions() > 0, len(cmd.Subs) > 0, cmd.Has(command.Blocking):
 		return t, false
-	case l.srv.handlers[cmd.ID] != nil && !cmd.Script:
+	case l.handlers[cmd.ID] != nil && !cmd.Script:
 		return t, false
 	case !l.clusters:
 		return t, true

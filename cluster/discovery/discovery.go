@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"cosky-proxy/cluster"
+	"cosky-proxy/router/command"
 )
 
 // minPause and maxPause bound the pause between two snapshots. Within them it is
@@ -56,9 +57,10 @@ type ServerInfo struct {
 // Refresh and Subscribe may be called from any goroutine.
 type Discovery struct {
 	// static
-	opts   Options
-	source source
-	wake   chan string // reasons to look again; one slot, further ones coalesce with it
+	opts    Options
+	source  source
+	catalog *catalog
+	wake    chan string // reasons to look again; one slot, further ones coalesce with it
 
 	// owned by Start, then by Run
 	version uint64
@@ -70,9 +72,12 @@ type Discovery struct {
 	current atomic.Pointer[cluster.Topology]
 	info    atomic.Pointer[ServerInfo]
 
+	commands atomic.Pointer[[]command.Command]
+
 	// guarded by mu
 	mu          sync.Mutex
 	subscribers []func(*cluster.Topology)
+	learners    []func([]command.Command)
 }
 
 // New builds a Discovery. It also routes what go-redis logs, which it does for the
@@ -84,6 +89,7 @@ func New(opts Options) *Discovery {
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	redis.SetLogger(libraryLog{opts.Logger})
 	d := &Discovery{opts: opts, wake: make(chan string, 1), vouches: make(map[*cluster.Node]context.CancelFunc)}
+	d.catalog = newCatalog(d)
 	d.info.Store(&ServerInfo{Mode: opts.Backend.Mode})
 	switch opts.Backend.Mode {
 	case cluster.Cluster:
@@ -111,6 +117,7 @@ func (d *Discovery) Start(ctx context.Context) (*cluster.Topology, error) {
 		d.source.close()
 		return nil, fmt.Errorf("cannot reach the backend %v: %w", d.opts.Backend, err)
 	}
+	d.catalog.refresh(ctx)
 	return d.Current(), nil
 }
 
@@ -122,6 +129,7 @@ func (d *Discovery) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { d.source.listen(ctx) })
+	wg.Go(func() { d.catalog.run(ctx) })
 	defer d.source.close()
 	defer d.vouchWG.Wait()
 	d.vouchFor(ctx, d.Current())
@@ -140,6 +148,7 @@ func (d *Discovery) Run(ctx context.Context) {
 		start := time.Now()
 		if err := d.update(ctx); ctx.Err() == nil {
 			d.report(err)
+			d.catalog.poke()
 		}
 		d.vouchFor(ctx, d.Current())
 		sleep(ctx, min(max(time.Since(start), minPause), maxPause))

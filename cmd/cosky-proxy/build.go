@@ -14,7 +14,6 @@ import (
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
-	"cosky-proxy/router/command"
 )
 
 // embeddedVersion is the Redis version that the embedded backend imitates.
@@ -68,11 +67,13 @@ func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (server,
 	info := d.Info()
 	opts.Topology = d
 	opts.Backend.Mode, opts.Backend.Tracking, opts.Backend.Version = modeOf(cfg.Backend.Kind), info.Tracking, info.Version
+	opts.Backend.Commands = d.Commands()
 	s, err := proxy.New(opts)
 	if err != nil {
 		return nil, nil, err
 	}
 	d.Subscribe(s.Adopt)
+	d.SubscribeCommands(s.AdoptCommands)
 	watch, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); d.Run(watch) }()
@@ -181,12 +182,4 @@ func transport(cfg *conf.Config) netloop.Transport {
 		return netloop.Goroutine
 	}
 	return netloop.DefaultTransport
-}
-
-// commandName names a command's counters.
-func commandName(id int) string {
-	if all := command.All(); id < len(all) {
-		return all[id].Name
-	}
-	return ""
 }

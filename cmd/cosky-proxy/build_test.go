@@ -17,7 +17,6 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/embedded"
 	"cosky-proxy/conf"
-	"cosky-proxy/router/command"
 )
 
 func TestMain(m *testing.M) {
@@ -60,7 +59,7 @@ func TestEveryOptionIsHandedOn(t *testing.T) {
 	visit("backend", reflect.ValueOf(backendOf(cfg)))
 	slices.Sort(zero)
 	// What the backend tells and what build makes.
-	if want := []string{"proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
+	if want := []string{"proxy.Backend.Commands", "proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
 		t.Errorf("not set: %q\n   want: %q", zero, want)
 	}
 }
@@ -76,18 +75,6 @@ func TestBackendOf(t *testing.T) {
 func TestZeroLoopsAreOnePerCPU(t *testing.T) {
 	if o := proxyOptions(conf.Default(), slog.Default()); o.Loops < 1 {
 		t.Errorf("%d loops", o.Loops)
-	}
-}
-
-func TestCommandNamesMatchTheirIndex(t *testing.T) {
-	for i, c := range command.All() {
-		if int(c.ID) != i {
-			t.Fatalf("%s has ID %d at index %d", c.Name, c.ID, i)
-		}
-	}
-	get := command.Lookup([]byte("GET"))
-	if name := commandName(int(get.ID)); name != "get" {
-		t.Errorf("GET is called %q", name)
 	}
 }
 

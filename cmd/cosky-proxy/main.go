@@ -47,6 +47,7 @@ type server interface {
 	Ready() error
 	Stats() stats.Snapshot
 	CacheStats() nearcache.Stats
+	CommandName(id int) string // of the counters at that index in Stats
 }
 
 // builder connects to the backend and makes the proxy in front of it; release lets
@@ -114,7 +115,7 @@ func startAdmin(cfg *conf.Config, s server, logger *slog.Logger) (addr string, s
 		Version:     version,
 		Stats:       s.Stats,
 		Cache:       s.CacheStats,
-		CommandName: commandName,
+		CommandName: s.CommandName,
 		Ready:       s.Ready,
 		Logger:      logger,
 	})

@@ -35,12 +35,14 @@ func StartDiscovered(t testing.TB, b discovery.Backend, change func(*proxy.Optio
 	}
 	info := d.Info()
 	o.Topology, o.Backend.Tracking, o.Backend.Version = d, info.Tracking, info.Version
+	o.Backend.Commands = d.Commands()
 	p := &Discovered{Discovery: d}
 	watch, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	t.Cleanup(func() { stop(); <-stopped }) // after the proxy
 	p.Server, p.Addr = Start(t, o)
 	d.Subscribe(p.Adopt)
+	d.SubscribeCommands(p.AdoptCommands)
 	go func() { defer close(stopped); d.Run(watch) }()
 	return p
 }

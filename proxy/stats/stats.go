@@ -64,6 +64,13 @@ type Loop struct {
 // NewLoop returns a Loop that can count commands with IDs below commands.
 func NewLoop(commands int) *Loop { return &Loop{Commands: make([]Command, commands)} }
 
+// Grow makes room for commands with IDs below commands.
+func (l *Loop) Grow(commands int) {
+	if missing := commands - len(l.Commands); missing > 0 {
+		l.Commands = append(l.Commands, make([]Command, missing)...)
+	}
+}
+
 // Node returns the counters of the node at addr, new ones at its first use. It
 // searches and may allocate: connections look it up once and keep the pointer.
 func (l *Loop) Node(addr string) *Node {

@@ -170,6 +170,7 @@ type Command struct {
 	SingleKey             bool // has exactly one key, always at KeyPos
 	KeyPos                int
 	Split                 int         // > 0: the proxy may split it by slot into parts of Split arguments (key first), starting at argument 1
+	Local                 bool        // the proxy answers it itself, whatever the backend has
 	Script                bool        // runs a script or function: may touch any key it likes, not only the declared ones
 	ShardChannels         bool        // its channels hash to slots, see Channels
 	Parent                *Command    // the container of a subcommand
@@ -178,6 +179,8 @@ type Command struct {
 	keys                  keysRule    // how Keys finds the keys
 	numkeys               numkeysRule // what Keys answers to a bad number of keys
 	touch                 bool        // writes to the keys that its key specs call read-only
+	legacy                bool        // listed by a server before 7.0, which says little about it
+	absent                bool        // the backend does not have it: no name leads here
 }
 
 // Has reports whether all flags of f are set.
@@ -199,6 +202,8 @@ func (c *Command) Sub(name []byte) *Command {
 
 // derive fills the fields that follow from the data alone.
 func (c *Command) derive() {
+	c.Request, c.Response, c.Nondeterministic, c.NondeterministicOrder = RequestDefault, ResponseDefault, false, false
+	c.SingleKey, c.KeyPos, c.Split, c.ShardChannels = false, 0, 0, false
 	for _, tip := range c.Tips {
 		switch key, value, _ := strings.Cut(tip, ":"); key {
 		case "request_policy":

@@ -23,7 +23,7 @@ func BenchmarkResolve(b *testing.B) {
 			args := bytesOf(words(line))
 			b.ReportAllocs()
 			for b.Loop() {
-				sinkCommand, _ = Resolve(args)
+				sinkCommand, _ = builtin.Resolve(args)
 			}
 		})
 	}

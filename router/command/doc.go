@@ -18,8 +18,9 @@
 //     commands run scripts, which hide a replicated write behind a read, how
 //     SORT or MIGRATE name their keys) and commands newer than the newest
 //     server the generator has seen.
-//   - [Table.Merge] adds what the backend knows and the built-in table does
-//     not, so that new commands and modules are routed without a release.
+//   - [Table.Merge] makes the table of a backend from the built-in one and the
+//     backend's own COMMAND reply: new commands and modules are routed without a
+//     release, and what the backend lacks is an unknown command.
 //
 // # Rules that are easy to get wrong
 //

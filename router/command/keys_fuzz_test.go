@@ -14,7 +14,7 @@ func FuzzKeys(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, input []byte) {
 		args := bytes.Split(input, []byte("\n"))
-		c, text := Resolve(args)
+		c, text := builtin.Resolve(args)
 		if c == nil {
 			if text == "" || strings.ContainsAny(text, "\r\n") {
 				t.Fatalf("bad error line %q", text)

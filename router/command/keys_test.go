@@ -374,7 +374,7 @@ func TestKeysLikeServer(t *testing.T) {
 	for _, line := range lines {
 		args := words(line)
 		theirs, _ := s.do(append([]string{"COMMAND", "GETKEYS"}, args...)...)
-		c, text := Resolve(bytesOf(args))
+		c, text := builtin.Resolve(bytesOf(args))
 		var pos []int
 		if text == "" {
 			pos, text = c.Keys(bytesOf(args), nil)
@@ -424,7 +424,7 @@ func TestKeysRWLikeServer(t *testing.T) {
 		args := words(line)
 		reply, _ := s.do(append([]string{"COMMAND", "GETKEYSANDFLAGS"}, args...)...)
 		theirs, ok := reply.([]any)
-		c, text := Resolve(bytesOf(args))
+		c, text := builtin.Resolve(bytesOf(args))
 		if !ok || text != "" {
 			continue
 		}
@@ -481,7 +481,7 @@ func TestKeysBeyondServer(t *testing.T) {
 		"MIGRATE h 1 '' 0 100 AUTH2 keys keys COPY KEYS a b keys": "a! b! keys!",
 	} {
 		args := words(line)
-		c, text := Resolve(bytesOf(args))
+		c, text := builtin.Resolve(bytesOf(args))
 		if text != "" {
 			t.Errorf("%s: %s", line, text)
 			continue
@@ -571,7 +571,7 @@ func TestKeysAllocateNothing(t *testing.T) {
 	} {
 		args := bytesOf(words(line))
 		if n := testing.AllocsPerRun(100, func() {
-			c, _ := Resolve(args)
+			c, _ := builtin.Resolve(args)
 			if _, text := c.Keys(args, pos); text != "" {
 				t.Error(text)
 			}

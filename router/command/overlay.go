@@ -17,6 +17,13 @@ cluster|migration	-4	admin,stale,no_async_loading	0	0	0	admin,slow,dangerous	-	8
 // overlay sets what the data of c does not say.
 func (c *Command) overlay() {
 	switch c.Name {
+	case "hello", "auth", "select", "ping", "echo", "quit", "reset",
+		"client", "client|id", "client|setname", "client|getname", "client|setinfo":
+		// With these clients begin, however old the server is.
+		c.Local = true
+	}
+
+	switch c.Name {
 	case "eval", "evalsha", "fcall":
 		c.Script = true
 		c.Flags |= MayReplicate

@@ -60,7 +60,7 @@ func appendEntry(cmds []Command, entry any) ([]Command, error) {
 		c.Categories = Categories(bitsOf(f[6], categoryNames[:]))
 	}
 	if len(f) < entryFull {
-		c.KeySpecs = legacySpecs(&c)
+		c.KeySpecs, c.legacy = legacySpecs(&c), true
 		return append(cmds, c), nil
 	}
 	c.Tips = stringsOf(f[7])

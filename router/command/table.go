@@ -19,35 +19,46 @@ func mustBuiltin() *Table {
 	cmds, err := parseRows(commandsTSV + newerRows)
 	if err == nil {
 		var t *Table
-		if t, err = newTable(cmds); err == nil {
+		if t, err = newTable(cmds, nil); err == nil {
 			return t
 		}
 	}
 	panic("BUG: commands.tsv: " + err.Error())
 }
 
-// Table is an immutable set of commands. Most callers want the built-in one,
-// through the functions of the package; a proxy that has read the COMMAND reply
-// of its backend uses what Merge returned.
+// Table is an immutable set of commands. The built-in one knows every command of
+// every version; the one that Merge makes of it answers as the backend does.
 type Table struct {
-	cmds []Command  // by ID
-	all  []*Command // into cmds, by ID
-	// index is an open-addressing hash table of top-level commands: ID+1, 0
-	// for a free place. It is at most a quarter full, so probes are short.
+	cmds  []Command           // by ID
+	all   []*Command          // into cmds, by ID
+	named map[string]*Command // by full name, whether the backend has it or not
+
+	// index is an open-addressing hash table of the names that can be called:
+	// position in names + 1, 0 for a free place. It is at most a quarter full, so
+	// probes are short.
 	index []uint16
+	names []callable
 	shift uint // hash bits above the index's size
 }
 
+// callable is a name that leads to a top-level command: the command's own, or the
+// one that the backend's rename-command gave it.
+type callable struct {
+	name string
+	cmd  *Command
+}
+
 // newTable takes ownership of cmds, numbers them and links subcommands to their
-// containers.
-func newTable(cmds []Command) (*Table, error) {
-	if len(cmds) >= 1<<16-1 {
+// containers. aliases are further names, by the command's own.
+func newTable(cmds []Command, aliases []callable) (*Table, error) {
+	if len(cmds)+len(aliases) >= 1<<16-1 {
 		return nil, fmt.Errorf("cannot number %d commands", len(cmds))
 	}
-	size := 1 << bits.Len(uint(4*len(cmds)))
+	size := 1 << bits.Len(uint(4*(len(cmds)+len(aliases))))
 	t := &Table{
 		cmds:  cmds,
 		all:   make([]*Command, len(cmds)),
+		named: make(map[string]*Command, len(cmds)),
 		index: make([]uint16, size),
 		shift: uint(64 - bits.Len(uint(size-1))),
 	}
@@ -55,13 +66,19 @@ func newTable(cmds []Command) (*Table, error) {
 		c := &cmds[i]
 		c.ID, c.Parent, c.Subs = ID(i), nil, nil
 		t.all[i] = c
+		if t.named[c.Name] != nil {
+			return nil, fmt.Errorf("cannot add command %q twice", c.Name)
+		}
+		t.named[c.Name] = c
 		c.derive()
 		c.overlay()
-		if strings.Contains(c.Name, "|") {
-			continue
+		if !c.absent && !strings.Contains(c.Name, "|") {
+			t.insert(c.Name, c)
 		}
-		if !t.insert(c) {
-			return nil, fmt.Errorf("cannot add command %q twice", c.Name)
+	}
+	for _, a := range aliases {
+		if t.Lookup([]byte(a.name)) == nil {
+			t.insert(a.name, t.named[a.cmd.Name])
 		}
 	}
 	for _, c := range t.all {
@@ -70,28 +87,25 @@ func newTable(cmds []Command) (*Table, error) {
 			continue
 		}
 		c.sub = sub
-		if c.Parent = t.Lookup([]byte(container)); c.Parent == nil {
+		if c.Parent = t.named[container]; c.Parent == nil {
 			return nil, fmt.Errorf("cannot find the container of %q", c.Name)
 		}
-		if c.Parent.Sub([]byte(sub)) != nil {
-			return nil, fmt.Errorf("cannot add command %q twice", c.Name)
+		if !c.absent {
+			c.Parent.Subs = append(c.Parent.Subs, c)
 		}
-		c.Parent.Subs = append(c.Parent.Subs, c)
 	}
 	return t, nil
 }
 
-// insert puts c into the index; false if the name is there already.
-func (t *Table) insert(c *Command) bool {
+// insert makes name lead to c.
+func (t *Table) insert(name string, c *Command) {
 	mask := len(t.index) - 1
-	i := t.bucket([]byte(c.Name))
-	for ; t.index[i] != 0; i = (i + 1) & mask {
-		if t.cmds[t.index[i]-1].Name == c.Name {
-			return false
-		}
+	i := t.bucket([]byte(name))
+	for t.index[i] != 0 {
+		i = (i + 1) & mask
 	}
-	t.index[i] = uint16(c.ID) + 1
-	return true
+	t.names = append(t.names, callable{name, c})
+	t.index[i] = uint16(len(t.names))
 }
 
 // bucket is where the search for name begins. The hash looks at the length and
@@ -115,13 +129,13 @@ func (t *Table) bucket(name []byte) int {
 	return int(h >> t.shift)
 }
 
-// Lookup returns the command called name, in any letter case, or nil. It does
+// Lookup returns the command that name calls, in any letter case, or nil. It does
 // not look for subcommands: "config|get" is not a command name.
 func (t *Table) Lookup(name []byte) *Command {
 	mask := len(t.index) - 1
 	for i := t.bucket(name); t.index[i] != 0; i = (i + 1) & mask {
-		if c := &t.cmds[t.index[i]-1]; equalFold(name, c.Name) {
-			return c
+		if n := &t.names[t.index[i]-1]; equalFold(name, n.name) {
+			return n.cmd
 		}
 	}
 	return nil
@@ -143,29 +157,16 @@ func (t *Table) LookupFull(name []byte) *Command {
 	return t.Lookup(name)
 }
 
+// Named returns the command with that full name in lower case, or nil. Unlike
+// LookupFull it also finds what the backend does not have, and by its own name
+// what the backend has renamed.
+func (t *Table) Named(name string) *Command { return t.named[name] }
+
 // Count is the number of commands, subcommands included; every ID is below it.
 func (t *Table) Count() int { return len(t.cmds) }
 
 // All returns all commands by ID. The caller must not change the slice.
 func (t *Table) All() []*Command { return t.all }
-
-// Merge returns a table that also has the commands that only the backend's
-// COMMAND reply has (see ParseReply for its form). Commands known before keep
-// their ID and their data: the overlay goes with them. The pointers of the two
-// tables differ.
-func (t *Table) Merge(reply any) (*Table, error) {
-	theirs, err := ParseReply(reply)
-	if err != nil {
-		return nil, err
-	}
-	cmds := slices.Clone(t.cmds)
-	for _, c := range theirs {
-		if t.LookupFull([]byte(c.Name)) == nil {
-			cmds = append(cmds, c)
-		}
-	}
-	return newTable(cmds)
-}
 
 // Resolve finds the command that args call and checks its arity, in the way and
 // with the words of Redis (server.c: lookupCommand, commandCheckExistence,
@@ -260,9 +261,6 @@ func Lookup(name []byte) *Command { return builtin.Lookup(name) }
 
 // LookupFull is Table.LookupFull of the built-in table.
 func LookupFull(name []byte) *Command { return builtin.LookupFull(name) }
-
-// Resolve is Table.Resolve of the built-in table.
-func Resolve(args [][]byte) (cmd *Command, err string) { return builtin.Resolve(args) }
 
 // All is Table.All of the built-in table.
 func All() []*Command { return builtin.All() }

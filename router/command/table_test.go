@@ -76,7 +76,7 @@ func TestResolveErrorsLikeServer(t *testing.T) {
 		{"cluster", "keyslot"}, {"acl", "nosuch"}, {"script", "load"}, {"function", "nosuch"}, {"pubsub", "x"}, {"slowlog", "x"},
 	} {
 		reply, _ := s.do(args...)
-		c, text := Resolve(bytesOf(args))
+		c, text := builtin.Resolve(bytesOf(args))
 		if c != nil || !isError(reply, text) {
 			t.Errorf("%q:\n   got %q\nserver %v", args, text, reply)
 		}
@@ -88,7 +88,7 @@ func TestResolveFinds(t *testing.T) {
 		"get a": "get", "CONFIG GET x": "config|get", "config get x y": "config|get", "COMMAND": "command", "command count": "command|count",
 		"EVAL s 0": "eval", "debug object a": "debug",
 	} {
-		c, text := Resolve(bytesOf(words(line)))
+		c, text := builtin.Resolve(bytesOf(words(line)))
 		if text != "" || c.Name != want {
 			t.Errorf("%s: got %v, %q", line, c, text)
 		}
@@ -248,61 +248,8 @@ func TestBadRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := newTable(cmds); err == nil {
+		if _, err := newTable(cmds, nil); err == nil {
 			t.Errorf("%q: no error", rows)
-		}
-	}
-}
-
-func TestMerge(t *testing.T) {
-	flag := func(names ...any) any { return names }
-	merged, err := Builtin().Merge([]any{
-		[]any{"get", int64(9), flag("write"), int64(0), int64(0), int64(0)}, // known: ignored
-		nil,
-		[]any{"JSON.GET", int64(-2), flag("readonly", "module"), int64(1), int64(1), int64(1), flag()},
-		[]any{"old.del", int64(-2), flag("write"), int64(1), int64(-1), int64(1)},
-		[]any{"config", int64(-2), flag(), int64(0), int64(0), int64(0), flag(), flag(), flag(), []any{
-			[]any{"config|nudge", int64(2), flag("admin"), int64(0), int64(0), int64(0), flag("@admin", "@nosuch"), flag(), flag(), flag()},
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if merged.Count() != Count()+3 {
-		t.Errorf("%d commands more, want 3", merged.Count()-Count())
-	}
-	for _, c := range All() {
-		if m := merged.LookupFull([]byte(c.Name)); m == nil || m.ID != c.ID || m.Arity != c.Arity || m.Script != c.Script {
-			t.Errorf("%s changed", c.Name)
-		}
-	}
-	args := bytesOf(words("json.get a"))
-	c, text := merged.Resolve(args)
-	if text != "" || !c.SingleKey {
-		t.Errorf("json.get: %v, %q", c, text)
-	}
-	args = bytesOf(words("old.del a b"))
-	c, _ = merged.Resolve(args)
-	if keys, text := c.KeysRW(args, nil); text != "" || !slices.Equal(keys, []Key{{1, true}, {2, true}}) {
-		t.Errorf("old.del: %v, %q", keys, text)
-	}
-	if c, text := merged.Resolve(bytesOf(words("config nudge"))); text != "" || c.Parent != merged.Lookup([]byte("config")) {
-		t.Errorf("config nudge: %v, %q", c, text)
-	}
-	if Lookup([]byte("json.get")) != nil || Lookup([]byte("config")).Sub([]byte("nudge")) != nil {
-		t.Error("Merge changed the built-in table")
-	}
-}
-
-func TestMergeRefusesJunk(t *testing.T) {
-	entry := func(name string) []any { return []any{name, int64(1), nil, int64(0), int64(0), int64(0)} }
-	for _, reply := range []any{
-		nil, "OK", int64(1), map[any]any{}, []any{"x"}, []any{[]any{"x"}}, []any{entry("")}, []any{entry("a b")}, []any{entry("a\tb")}, []any{entry("a\n")},
-		[]any{entry("new"), entry("new")}, []any{entry("new|sub")},
-		[]any{append(entry("new"), nil, nil, []any{"no map"}, nil)},
-	} {
-		if merged, err := Builtin().Merge(reply); err == nil {
-			t.Errorf("%v: got %d commands and no error", reply, merged.Count())
 		}
 	}
 }
@@ -320,7 +267,7 @@ func tablesOfServer(s *server) (tables [2]*Table) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		if tables[i], err = newTable(cmds); err != nil {
+		if tables[i], err = newTable(cmds, nil); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -421,7 +368,7 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	for _, line := range []string{"GET a", "ZREVRANGEBYSCORE a 0 1", "config get x"} {
 		args := bytesOf(words(line))
 		if n := testing.AllocsPerRun(100, func() {
-			if c, _ := Resolve(args); c == nil {
+			if c, _ := builtin.Resolve(args); c == nil {
 				t.Error("not found")
 			}
 		}); n != 0 {

@@ -1,0 +1,47 @@
+package proxy
+
+import "cosky-proxy/router/command"
+
+// vocabulary is the commands of the backend with what the proxy does about each. It
+// is immutable; every loop has a reference to the newest one.
+type vocabulary struct {
+	table    *command.Table
+	handlers []handler // by command ID
+}
+
+// AdoptCommands tells every loop which commands the backend has, as it listed them
+// itself (command.ParseReply). Any goroutine.
+func (s *Server) AdoptCommands(theirs []command.Command) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, err := s.commands.Load().table.Merge(theirs)
+	if err != nil {
+		s.log.Warn("the backend's list of commands makes no sense, going on with the last one", "cause", err)
+		return
+	}
+	s.setCommandsLocked(t)
+}
+
+// setCommandsLocked makes t the table of every loop.
+func (s *Server) setCommandsLocked(t *command.Table) {
+	v := &vocabulary{t, newHandlers(&s.opts, t)}
+	s.commands.Store(v)
+	for _, l := range s.loops {
+		l.nl.Post(func() { l.learn(v) })
+	}
+}
+
+// learn makes v the loop's vocabulary. Requests in flight keep the commands they
+// were resolved to: IDs are the same in every table of one server.
+func (l *loop) learn(v *vocabulary) {
+	l.table, l.handlers = v.table, v.handlers
+	l.stats.Grow(v.table.Count())
+}
+
+// CommandName names the counters that stats.Snapshot.Commands has at id.
+func (s *Server) CommandName(id int) string {
+	if all := s.commands.Load().table.All(); id < len(all) {
+		return all[id].Name
+	}
+	return ""
+}
