@@ -60,7 +60,7 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 		return s.forward(cmd, args, raw)
 	}
 	hash := l.cache.Hash(key)
-	if s.tx != nil || s.touched(l.cache.StripeOf(hash)) {
+	if s.tx != nil || s.home != nil || s.touched(l.cache.StripeOf(hash)) {
 		l.stats.Bypasses++
 		return s.forward(cmd, args, raw)
 	}

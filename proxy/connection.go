@@ -41,6 +41,8 @@ func (s *session) selectDB(cmd *command.Command, args [][]byte, raw []byte) bool
 	case s.tx != nil && s.tx.pin != nil: // what is watched stays watched, in its own database
 		ln = s.tx.pin
 		ln.strayed = true
+	case s.home != nil:
+		ln, cause = s.home.lane(s, n)
 	default:
 		ln, cause = n.lane(laneKey{db, s.resp3, s.as})
 	}
@@ -130,7 +132,9 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 		if s.drain() {
 			return false
 		}
-		if s.tx != nil && s.tx.pin != nil {
+		if s.home != nil {
+			s.home.greet(string(args[1]))
+		} else if s.tx != nil && s.tx.pin != nil {
 			s.tx.pin.note("HELLO", string(args[1]))
 			s.tx.pin.strayed = true
 		}

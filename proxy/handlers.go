@@ -49,7 +49,8 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).clientSetInfo, "client|setinfo")
 	set((*session).clientInfo, "client|info")
 	set((*session).clientList, "client|list")
-	set((*session).acceptFlag, "client|no-evict", "client|no-touch")
+	set((*session).acceptFlag, "client|no-evict")
+	set((*session).noTouch, "client|no-touch")
 
 	// Seen from a client, the proxy is one standalone master.
 	setAll((*session).clusterDisabled, "cluster")
@@ -168,6 +169,7 @@ func (s *session) reset(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	}
 	s.loop.hub.leave(s)
 	s.unpin()
+	s.leaveHome()
 	s.tx, s.resp3, s.db, s.name, s.user = nil, false, int32(s.loop.srv.opts.Backend.DB), "", defaultUser
 	if s.loop.guard != nil {
 		s.loop.guard.welcome(s)

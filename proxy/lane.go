@@ -64,6 +64,8 @@ type lane struct {
 	taughtIn  uint64              // the generation of script memory that they belong to
 	waiting   []*session          // sessions that wait for room in the queue
 	owner     *session            // of a pin
+	home      *home               // that the pin belongs to; nil: none
+	setup     []setting           // of a home's pin: what the login puts in force
 	leaving   bool                // a pin that goes back to its node when nothing is in flight
 	strayed   bool                // a pin whose connection state is not that of its key any more: of no use to others
 	probe     bool                // opened to find out whether the node is back
@@ -132,6 +134,9 @@ func (ln *lane) login() {
 	}
 	if ln.kind == laneFetch && ln.key.resp3 {
 		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "TRACKING", "ON"), ln.handshake+1
+	}
+	for i := range ln.setup {
+		out, ln.handshake = append(out, ln.setup[i].raw...), ln.handshake+1
 	}
 	if ln.probe && ln.handshake == 0 { // nothing else would make the node answer
 		out, ln.handshake = resp.AppendCommand(out, "PING"), ln.handshake+1
@@ -378,9 +383,10 @@ func (ln *lane) handshaken(reply []byte) {
 	if reply[0] == '-' {
 		line := string(reply[1 : len(reply)-2])
 		ln.fail("ERR cosky-proxy cannot log in to backend " + ln.node.addr + ": " + line)
-		if ln.kind == laneFetch {
+		switch {
+		case ln.kind == laneFetch:
 			ln.node.refetchLater(line)
-		} else {
+		case len(ln.setup) == 0: // else it may be the setup that is refused, not the login
 			ln.node.refused(line)
 		}
 		return

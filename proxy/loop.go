@@ -178,8 +178,10 @@ func (n *node) dismiss() {
 	n.info = nil
 	for ln := range n.opened {
 		switch {
-		case ln.kind == laneFetch, ln.inflight.len == 0 && ln.owner == nil:
+		case ln.kind == laneFetch, ln.inflight.len == 0 && (ln.owner == nil || ln.home != nil):
 			ln.fail("")
+		case ln.home != nil:
+			ln.leaving = true
 		case ln.kind == laneShared:
 			n.retire(ln)
 		}

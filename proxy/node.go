@@ -228,13 +228,17 @@ func (n *node) pin(s *session, key laneKey) (ln *lane, cause string) {
 		ln.owner = s
 		return ln, ""
 	}
+	return n.private(s, key)
+}
+
+// private opens a private connection for s.
+func (n *node) private(s *session, key laneKey) (ln *lane, cause string) {
 	if n.avoided() {
 		return nil, n.cause
 	}
 	l := n.loop
 	if l.pins >= l.srv.opts.Upstream.MaxPins {
-		l.stats.PinsRefused++
-		return nil, fmt.Sprintf("ERR cosky-proxy has no private backend connection left: all %d (upstream.max_pins) are in use", l.srv.opts.Upstream.MaxPins)
+		return nil, l.errNoPins()
 	}
 	l.pins++
 	ln = n.open(key, lanePin)

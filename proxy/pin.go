@@ -30,10 +30,10 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	var ln *lane
 	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
 		ln = s.tx.pin
-	} else if ln, cause = n.pin(s, s.laneKey()); cause != "" {
+	} else if ln, cause = s.lease(n); cause != "" {
 		s.refuse(cause)
 		return true
-	} else {
+	} else if ln.home == nil {
 		s.pin, ln.leaving = ln, true
 	}
 	for _, k := range l.keys {
@@ -77,7 +77,9 @@ func (s *session) unpin() {
 	if s.tx != nil && s.tx.pin != nil {
 		ln := s.tx.pin
 		s.tx.pin = nil
-		ln.fail("")
+		if ln.home == nil {
+			ln.fail("")
+		}
 	}
 	s.upload = nil
 }
@@ -92,6 +94,9 @@ func (s *session) unpinned(ln *lane) {
 	}
 	if s.upload != nil && s.upload.pin == ln {
 		s.upload.pin = nil
+	}
+	if s.home != nil && s.home == ln.home {
+		s.home.lost(ln)
 	}
 }
 

@@ -147,15 +147,18 @@ func (ln *lane) prepare(r *request) {
 }
 
 // laneFor is the connection to n that r may be sent on again: a shared one, or
-// for a private request a pin, which takes the place of the one it was sent on.
+// for a private request a pin, which takes the place of the one it was sent on. All
+// requests of a session that has a home travel there.
 func (l *loop) laneFor(r *request, n *node) (ln *lane, cause string) {
 	key := r.laneKey()
 	s := r.sess
-	switch {
+	switch c := r.client(); {
+	case r.private && r.cmd.Name == "watch":
+		return s.rewatch(n)
+	case c != nil && c.home != nil:
+		return c.home.lane(c, n)
 	case !r.private:
 		return n.lane(key)
-	case r.cmd.Name == "watch":
-		return s.rewatch(n, key)
 	}
 	if ln, cause = n.pin(s, key); cause == "" {
 		s.pin, s.patient, ln.leaving = ln, true, true

@@ -106,7 +106,7 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 		var ln *lane
 		switch cause {
 		case "":
-			ln, cause = nd.lane(s.laneKey())
+			ln, cause = s.lane(nd)
 		case errUnbound:
 			cause = ""
 		}

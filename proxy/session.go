@@ -72,6 +72,7 @@ type session struct {
 	touching *[64]uint16     // commands in flight on shared lanes, by stripe
 	everyKey int             // of them, those that may concern every key
 	tx       *transaction    // between MULTI and EXEC, or watching
+	home     *home           // where all of its commands travel; nil: on shared lanes
 	pin      *lane           // leased for a blocking command or an upload
 	upload   *upload         // a request that is streamed through it
 	subs     map[string]bool // "c"+channel or "p"+pattern; true once confirmed
@@ -460,6 +461,7 @@ func (s *session) detach() {
 	s.holding = nil
 	l.hub.leave(s)
 	s.unpin()
+	s.leaveHome()
 	l.goneIn += s.conn.Received()
 	l.goneOut += s.conn.Sent()
 	delete(l.sessions, s)

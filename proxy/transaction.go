@@ -143,7 +143,7 @@ func (l *loop) queueable(cmd *command.Command) bool {
 // state alone.
 func aboutSession(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict", "client|no-touch",
+	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict",
 		"auth", "role", "readonly", "readwrite", "asking":
 		return true
 	}
@@ -212,7 +212,7 @@ func (s *session) endTransaction() {
 	} else {
 		tx.pin.note("UNWATCH")
 	}
-	tx.pin.leaving = true
+	tx.pin.giveBack()
 }
 
 func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
@@ -265,10 +265,10 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 			cause = ""
 		case cause != "":
 		case tx.strays():
-			ln, cause = n.pin(s, s.laneKey())
+			ln, cause = s.lease(n)
 			tx.pin = ln
 		default:
-			ln, cause = n.lane(s.laneKey())
+			ln, cause = s.lane(n)
 		}
 	}
 	if cause != "" {
@@ -292,7 +292,8 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	s.enqueue(r)
 	s.tx = nil
 	if tx.pin != nil {
-		tx.pin.leaving, s.exclusive = true, true
+		tx.pin.giveBack()
+		s.exclusive = true
 		tx.pin.strayed = tx.pin.strayed || tx.strays()
 	}
 	if len(tx.own) > 0 {
@@ -479,7 +480,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 		s.tx = &transaction{}
 	}
 	if s.tx.pin == nil {
-		s.tx.pin, cause = n.pin(s, s.laneKey())
+		s.tx.pin, cause = s.lease(n)
 		if cause != "" {
 			s.tx = nil
 			s.refuse(cause)
@@ -504,7 +505,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 
 // rewatch is the connection for a WATCH that was redirected to n. What is watched
 // already stays where it is, so only the first one can go elsewhere.
-func (s *session) rewatch(n *node, key laneKey) (ln *lane, cause string) {
+func (s *session) rewatch(n *node) (ln *lane, cause string) {
 	tx := s.tx
 	switch {
 	case tx.pin != nil && tx.pin.node == n:
@@ -512,10 +513,10 @@ func (s *session) rewatch(n *node, key laneKey) (ln *lane, cause string) {
 	case tx.watches > 1:
 		return nil, errWatchApart
 	}
-	if ln, cause = n.pin(s, key); cause != "" {
+	if ln, cause = s.lease(n); cause != "" {
 		return nil, cause
 	}
-	if tx.pin != nil {
+	if tx.pin != nil && tx.pin.home == nil {
 		tx.pin.node.unpin(tx.pin)
 	}
 	tx.pin = ln

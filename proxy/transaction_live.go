@@ -23,7 +23,7 @@ func (s *session) goLive(tx *transaction) bool {
 		if cause != "" {
 			return false
 		}
-		if tx.pin, cause = n.pin(s, s.laneKey()); cause != "" {
+		if tx.pin, cause = s.lease(n); cause != "" {
 			return false
 		}
 	}

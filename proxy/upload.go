@@ -39,7 +39,7 @@ func (s *session) beginUpload(b []byte) int {
 	n, cause := l.owner(t.slot)
 	var pin *lane
 	if cause == "" {
-		pin, cause = n.pin(s, s.laneKey())
+		pin, cause = s.lease(n)
 	}
 	s.parser.BeginSkim(b)
 	s.upload = &upload{pin: pin}
@@ -48,7 +48,10 @@ func (s *session) beginUpload(b []byte) int {
 		s.refuse(cause)
 		return len(b)
 	}
-	s.pin, s.patient = pin, true
+	if pin.home == nil {
+		s.pin = pin
+	}
+	s.patient = true
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed, r.private, r.alone = t.slot, t.keyed, true, true
 	l.begin(r, l.uploadEffect(cmd, args))
@@ -136,7 +139,7 @@ func (s *session) feed(b []byte) int {
 		s.upload = nil
 		s.patient = false
 		if u.pin != nil {
-			u.pin.leaving = true
+			u.pin.giveBack()
 			u.pin.lastRead = l.now()
 		}
 	}
