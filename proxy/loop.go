@@ -79,6 +79,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		stats:    stats.NewLoop(command.Count()),
 	}
 	l.limits = srv.opts.Clients.limits()
+	l.guard = l.newGuard()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)
 	if l.cache != nil {

@@ -30,6 +30,9 @@ type Server struct {
 	fieldsExpire bool // hash fields may expire by themselves (Redis 7.4 and later)
 	started      time.Time
 
+	// guarded by its own lock
+	denials denialLog
+
 	// owned by Listen and Run
 	listeners []*netloop.Listener
 
@@ -82,6 +85,7 @@ func New(opts Options) (*Server, error) {
 		fieldsExpire: atLeast(opts.Backend.Version, 7, 4),
 		started:      time.Now(),
 	}
+	s.denials.limit = opts.Auth.LogLength
 	if src.pubsub {
 		s.events = newEventSource(s)
 	}

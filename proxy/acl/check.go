@@ -186,3 +186,19 @@ func (s *selector) readsAll() bool {
 	}
 	return false
 }
+
+// Foresee reports whether u may run the command whatever arguments follow those that
+// are there: everything of its kind is allowed, or it has a single key, which is there
+// and open to anything.
+func (c *Checker) Foresee(u *User, cmd *command.Command, args [][]byte) bool {
+	const anything = command.KeyAccess | command.KeyInsert | command.KeyUpdate | command.KeyDelete
+	for _, s := range u.selectors {
+		if !s.allCommands && !s.has(cmd.ID) || !s.allChannels && len(cmd.KeySpecs) == 0 {
+			continue
+		}
+		if s.allKeys || cmd.SingleKey && cmd.KeyPos < len(args) && s.opens(args[cmd.KeyPos], anything) {
+			return true
+		}
+	}
+	return false
+}

@@ -74,7 +74,7 @@ func (c *Command) ruleFlags(args [][]byte, i int) KeyFlags {
 	const changed = KeyRW | KeyAccess | KeyUpdate
 	switch c.Name {
 	case "set": // SET … GET reads what it replaces
-		for _, arg := range args[3:] {
+		for _, arg := range args[min(3, len(args)):] {
 			if equalFold(arg, "get") {
 				return changed
 			}
