@@ -73,6 +73,8 @@ func TestEveryFieldHasAKey(t *testing.T) {
 			p.Kind, p.Addrs = Standalone, []string{"x:1"}
 		case *[]string:
 			*p = []string{"x:1"}
+		case *[]Secret:
+			*p = []Secret{"x"}
 		default:
 			if v.CanInt() {
 				v.SetInt(v.Int() + 1)
@@ -156,8 +158,13 @@ func TestEverySourceReachesEveryKey(t *testing.T) {
 
 // companion is the environment without which o may not be set.
 func companion(o *option) []string {
-	if o.key == "upstream.sentinel_user" {
+	switch o.key {
+	case "upstream.sentinel_user":
 		return []string{"COSKY_PROXY_UPSTREAM_SENTINEL_PASSWORD=pw"}
+	case "auth.mode":
+		return []string{"COSKY_PROXY_AUTH_USERS=default off"}
+	case "auth.users", "auth.file":
+		return []string{"COSKY_PROXY_AUTH_MODE=proxy"}
 	}
 	return nil
 }
@@ -165,7 +172,7 @@ func companion(o *option) []string {
 // other is an allowed value of o that is not its default.
 func other(t *testing.T, o *option) string {
 	t.Helper()
-	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text"} {
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy"} {
 		d := Default()
 		table := options(d)
 		for i := range table {
@@ -198,6 +205,22 @@ func TestLists(t *testing.T) {
 	}
 	if c := mustLoad(t, []string{"--config", writeFile(t, "listen: :7\n")}, nil); !reflect.DeepEqual(c.Listen, []string{":7"}) {
 		t.Errorf("one address without a list: got %q", c.Listen)
+	}
+}
+
+func TestUsers(t *testing.T) {
+	want := []Secret{`default on >p@ss:w/rd#1,%20"' ~* +@all`, "app on nopass"}
+	for name, c := range map[string]*Config{
+		"flags":    mustLoad(t, []string{"--auth.mode=proxy", "--auth.users", string(want[0]), "--auth.users=" + string(want[1])}, nil),
+		"variable": mustLoad(t, []string{"--auth.mode=proxy"}, []string{"COSKY_PROXY_AUTH_USERS=" + string(want[0]) + "\n" + string(want[1]) + "\n"}),
+		"file":     mustLoad(t, []string{"--config", writeFile(t, "auth:\n  mode: proxy\n  users:\n  - 'default on >p@ss:w/rd#1,%20\"'' ~* +@all'\n  - app on nopass\n")}, nil),
+	} {
+		if !reflect.DeepEqual(c.Auth.Users, want) {
+			t.Errorf("%s: got %d users, %q", name, len(c.Auth.Users), []string{string(c.Auth.Users[0])})
+		}
+		if text := fmt.Sprintf("%v %+v %#v", c.Auth, c.Auth, c.Auth); strings.Contains(text, "p@ss") {
+			t.Errorf("%s: a password is shown: %s", name, text)
+		}
 	}
 }
 
@@ -241,6 +264,12 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--backend", "redis://u:hunter2@h:1?x=1"}, want: []string{"keys under upstream"}},
 		{args: []string{"--upstream.user", "u"}, want: []string{"upstream.user u (flag --upstream.user) needs a password"}, file: "backend: redis://h:1\n"},
 		{args: []string{"--upstream.sentinel_user", "u"}, want: []string{"upstream.sentinel_user u (flag --upstream.sentinel-user) needs a password"}},
+		{args: []string{"--auth.mode", "acl"}, want: []string{"auth.mode", "allowed: off, proxy, passthrough"}},
+		{args: []string{"--auth.users", "a on >hunter2"}, want: []string{"auth.users needs auth.mode proxy, it is off"}},
+		{args: []string{"--auth.file", "/f", "--auth.mode", "passthrough"}, want: []string{"auth.file needs auth.mode proxy, it is passthrough"}},
+		{args: []string{"--auth.mode", "proxy"}, want: []string{"auth.mode proxy needs users: set auth.users or auth.file"}},
+		{args: []string{"--auth.mode", "proxy", "--auth.file", "/f", "--auth.users", "a"}, want: []string{"auth.users and auth.file cannot be used together"}},
+		{args: []string{"--auth.mode", "passthrough"}, want: []string{"auth.mode passthrough needs a Redis with users"}},
 		{args: []string{"--nearcache.stripes", "1500"}, want: []string{"not a power of two"}},
 		{args: []string{"--nearcache.max-entry", "17MB"}, want: []string{"nearcache.max_entry 17MB (flag --nearcache.max-entry) must not be greater than a quarter of nearcache.max_bytes 64MB (default)"}},
 		{args: []string{"--nearcache.max-bytes", "1MB"}, want: []string{"nearcache.max_entry 1MB (default) must not be greater than a quarter of nearcache.max_bytes 1MB (flag --nearcache.max-bytes)"}},

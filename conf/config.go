@@ -17,11 +17,22 @@ type Config struct {
 	Transport    string        // "auto", "epoll" or "goroutine"
 	DrainTimeout time.Duration // how long a graceful stop waits for replies in flight
 
+	Auth      Auth
 	Clients   Clients
 	Upstream  Upstream
 	Protocol  Protocol
 	NearCache NearCache
 	Scripts   Scripts
+}
+
+// Auth says who may do what.
+type Auth struct {
+	Mode           string        // "off", "proxy" or "passthrough"
+	Users          []Secret      // proxy: lines of an ACL file, with or without the word user
+	File           string        // proxy: an ACL file instead of Users; empty: none
+	LogMaxLen      int           // proxy: entries of ACL LOG
+	MaxCredentials int           // passthrough: different logins per loop
+	IdleTimeout    time.Duration // passthrough: how long the connections of an unused login are kept
 }
 
 // Clients bounds what one client, and all of them together, may occupy.
@@ -88,6 +99,12 @@ func Default() *Config {
 		LogFormat:    "text",
 		Transport:    "auto",
 		DrainTimeout: 10 * time.Second,
+		Auth: Auth{
+			Mode:           "off",
+			LogMaxLen:      128,
+			MaxCredentials: 1000,
+			IdleTimeout:    60 * time.Second,
+		},
 		Clients: Clients{
 			Max:             10000,
 			OutputLimit:     1 * MB,

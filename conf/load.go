@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -160,7 +161,7 @@ func (l *loader) applyEnvironment(environ []string) error {
 		o := &l.options[i]
 		texts := []string{value}
 		if o.list {
-			texts = strings.Split(value, ",")
+			texts = strings.Split(value, cmp.Or(o.between, ","))
 		}
 		if err := l.apply(o, texts, "environment variable "+name); err != nil {
 			return err
@@ -244,6 +245,9 @@ func (l *loader) finish() error {
 			return fmt.Errorf("%s must not be greater than %s", l.described(r.small), l.described(r.large))
 		}
 	}
+	if err := l.checkAuth(); err != nil {
+		return err
+	}
 	if c.Upstream.User != "" {
 		c.Backend.User = c.Upstream.User
 	}
@@ -258,6 +262,25 @@ func (l *loader) finish() error {
 	}
 	if c.Upstream.SentinelUser != "" && c.Upstream.SentinelPassword == "" {
 		return fmt.Errorf("%s needs a password: set upstream.sentinel_password", l.described("upstream.sentinel_user"))
+	}
+	return nil
+}
+
+// checkAuth: rules that would not be enforced, or an open door where none was meant,
+// are mistakes.
+func (l *loader) checkAuth() error {
+	a := &l.config.Auth
+	switch {
+	case len(a.Users) > 0 && a.File != "":
+		return errors.New("auth.users and auth.file cannot be used together")
+	case a.Mode != "proxy" && len(a.Users) > 0:
+		return fmt.Errorf("auth.users needs auth.mode proxy, it is %s", a.Mode)
+	case a.Mode != "proxy" && a.File != "":
+		return fmt.Errorf("auth.file needs auth.mode proxy, it is %s", a.Mode)
+	case a.Mode == "proxy" && len(a.Users) == 0 && a.File == "":
+		return errors.New("auth.mode proxy needs users: set auth.users or auth.file")
+	case a.Mode == "passthrough" && l.config.Backend.Kind == Embedded:
+		return errors.New("auth.mode passthrough needs a Redis with users, the embedded backend has none")
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ type option struct {
 	help    string // effect, in words
 	common  bool   // listed first in the help text
 	list    bool   // takes several texts
+	between string // separates the texts of a list in an environment variable; empty: a comma
 
 	set  func(texts []string) error // exactly one text unless list
 	get  func() string              // current value as one would write it
@@ -236,6 +237,26 @@ func text[T string | Secret](key string, p *T, arg, help string) option {
 				return errors.New("not a single value")
 			}
 			*p = T(texts[0]) // verbatim: spaces may belong to a password
+			return nil
+		},
+	}
+}
+
+// secretLines takes texts that may hold anything but the end of a line.
+func secretLines(key string, p *[]Secret, arg, help string) option {
+	return option{
+		key: key, arg: arg, help: help, list: true, between: "\n",
+		allowed: "lines of text",
+		get:     func() string { return strings.Repeat("***\n", len(*p)) },
+		hide:    func(string) string { return "***" },
+		set: func(texts []string) error {
+			var list []Secret
+			for _, text := range texts {
+				if strings.TrimSpace(text) != "" {
+					list = append(list, Secret(text))
+				}
+			}
+			*p = list
 			return nil
 		},
 	}

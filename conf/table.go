@@ -7,7 +7,7 @@ import "time"
 func options(c *Config) []option {
 	const day = 24 * time.Hour
 	common := func(o option) option { o.common = true; return o }
-	cl, up, pr, nc, sc := &c.Clients, &c.Upstream, &c.Protocol, &c.NearCache, &c.Scripts
+	au, cl, up, pr, nc, sc := &c.Auth, &c.Clients, &c.Upstream, &c.Protocol, &c.NearCache, &c.Scripts
 	return []option{
 		common(addresses("listen", &c.Listen, "listen for clients here; a flag may be repeated")),
 		common(backend("backend", &c.Backend, "what stands behind the proxy")),
@@ -17,6 +17,13 @@ func options(c *Config) []option {
 		choice("log_format", &c.LogFormat, []string{"text", "json"}, "form of a log line"),
 		choice("transport", &c.Transport, []string{"auto", "epoll", "goroutine"}, "how sockets are driven; auto: epoll on Linux"),
 		duration("drain_timeout", &c.DrainTimeout, 0, day, "how long a graceful stop waits for replies in flight"),
+
+		choice("auth.mode", &au.Mode, []string{"off", "proxy", "passthrough"}, "who decides what clients may do: nobody, the proxy or the backend"),
+		secretLines("auth.users", &au.Users, "USER", "users in Redis' ACL syntax, for auth.mode proxy; a flag may be repeated"),
+		text("auth.file", &au.File, "PATH", "ACL file with the users, instead of auth.users"),
+		number("auth.log_max_len", &au.LogMaxLen, 0, 1_000_000, "entries that ACL LOG keeps"),
+		number("auth.max_credentials", &au.MaxCredentials, 1, 1_000_000, "different logins per loop that auth.mode passthrough has connections for"),
+		duration("auth.idle_timeout", &au.IdleTimeout, 100*time.Millisecond, day, "how long the connections of a login that no client uses are kept"),
 
 		number("clients.max", &cl.Max, 1, 10_000_000, "client connections at once"),
 		size("clients.output_limit", &cl.OutputLimit, 4*KB, 64*GB, "unread replies of one client above which its requests are not read"),

@@ -1,21 +1,123 @@
 package proxy
 
-import "cosky-proxy/router/command"
+import (
+	"time"
 
-// defaultUser is whom a client is that has not logged in, as in Redis.
-const defaultUser = "default"
+	"cosky-proxy/proxy/acl"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
 
-// guard decides who a client is and what it may do. Every loop has its own.
+// AuthMode says who decides what a client may do.
+type AuthMode string
+
+// The values of auth.mode.
+const (
+	AuthOff         AuthMode = "off"         // nobody: like a Redis without passwords
+	AuthProxy       AuthMode = "proxy"       // the proxy, by users of its own
+	AuthPassthrough AuthMode = "passthrough" // the backend, by its users
+)
+
+// AuthOptions govern who may do what.
+type AuthOptions struct {
+	Mode           AuthMode      // empty: AuthOff
+	Users          *acl.Users    // of AuthProxy
+	LogLength      int           // of AuthProxy: entries of ACL LOG
+	MaxCredentials int           // of AuthPassthrough: different logins per loop
+	IdleTimeout    time.Duration // of AuthPassthrough: how long the connections of a login that nobody uses are kept
+}
+
+// guard decides who a client is and what it may do. Every loop has its own; there is
+// none when everybody may do everything.
+//
+// What cannot be decided yet is not decided: the guard has paused the session then,
+// and the command comes again.
 type guard interface {
 	// welcome makes s what a client is that has just connected, or has sent RESET.
 	welcome(s *session)
 
+	// leave: s is gone.
+	leave(s *session)
+
 	// admit decides on a command that exists and has a valid number of arguments,
 	// where Redis' processCommand does: before it is queued or executed. refusal is
-	// an error line, empty when the command may go on. When it cannot be decided
-	// yet, admit has paused s, and the command comes again.
+	// an error line, empty when the command may go on.
 	admit(s *session, cmd *command.Command, args [][]byte) (refusal string, decided bool)
+
+	// admitUpload decides on a command of which only the first arguments are there.
+	// False: the whole of it has to be seen.
+	admitUpload(s *session, cmd *command.Command, args [][]byte) bool
+
+	// login logs s in; nothing changes when it is refused. verb is the command that
+	// asks for it, a nil user the default one in the old form of AUTH.
+	login(s *session, verb, user, password []byte) (refusal string, decided bool)
+
+	// greet decides whether s may speak RESP3, or RESP2, with HELLO.
+	greet(s *session, resp3 bool) (refusal string, decided bool)
 }
+
+func (l *loop) newGuard() guard {
+	switch l.srv.opts.Auth.Mode {
+	case AuthProxy:
+		return &aclGuard{loop: l, users: l.srv.opts.Auth.Users}
+	}
+	return nil
+}
+
+// Error lines in Redis' words (acl.c, server.c, networking.c).
+const (
+	errNoAuth      = "NOAUTH Authentication required."
+	errNoAuthHello = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
+	errWrongPass   = "WRONGPASS invalid username-password pair or user is disabled."
+	errNeedlessPw  = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
+)
+
+// limits are what the session's client may send. One that has to log in first may send
+// little.
+func (s *session) protocolLimits() *resp.Limits {
+	if s.stranger {
+		return &resp.Unauthenticated
+	}
+	return &s.loop.srv.opts.Protocol
+}
+
+func (s *session) auth(cmd *command.Command, args [][]byte, _ []byte) bool {
+	var refusal string
+	decided := true
+	switch len(args) {
+	case 2:
+		refusal, decided = s.login(args[0], nil, args[1])
+	case 3:
+		refusal, decided = s.login(args[0], args[1], args[2])
+	default:
+		refusal = "ERR syntax error"
+	}
+	switch {
+	case !decided:
+		return false
+	case refusal != "":
+		s.refuse(refusal)
+		return true
+	}
+	return s.ok(cmd)
+}
+
+// login logs the client in. Without a guard it does what a Redis without passwords does:
+// the default user may come with any.
+func (s *session) login(verb, user, password []byte) (refusal string, decided bool) {
+	switch {
+	case s.loop.guard != nil:
+		return s.loop.guard.login(s, verb, user, password)
+	case user == nil:
+		return errNeedlessPw, true
+	case string(user) == defaultUser:
+		return "", true
+	}
+	return errWrongPass, true
+}
+
+// defaultUser is whom a client is that has not logged in, as in Redis.
+const defaultUser = acl.DefaultName
 
 // credential is what a connection to the backend logs in with. Credentials are
 // interned per loop, so that equal ones are one pointer and lanes can be found by it.

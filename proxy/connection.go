@@ -91,8 +91,8 @@ func (selected) deliver(l *loop, r *request, reply []byte) {
 
 const errNoProto = "NOPROTO unsupported protocol version"
 
-// hello switches the protocol, as Redis' helloCommand does; nothing changes when
-// any part of it fails.
+// hello switches the protocol, as Redis' helloCommand does. When a part of it fails,
+// nothing changes but whom the client is logged in as.
 func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 	resp3 := s.resp3
 	if len(args) > 1 {
@@ -111,8 +111,12 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 	for i := 2; i < len(args); i++ {
 		switch {
 		case equalFold(args[i], "AUTH") && i+2 < len(args):
-			if line := s.login(args[i+1]); line != "" {
-				s.refuse(line)
+			refusal, decided := s.login(args[0], args[i+1], args[i+2])
+			if !decided {
+				return false
+			}
+			if refusal != "" {
+				s.refuse(refusal)
 				return true
 			}
 			i += 2
@@ -125,6 +129,16 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 			i++
 		default:
 			s.errorf("ERR Syntax error in HELLO option '%s'", args[i])
+			return true
+		}
+	}
+	if l := s.loop; l.guard != nil {
+		refusal, decided := l.guard.greet(s, resp3)
+		if !decided {
+			return false
+		}
+		if refusal != "" {
+			s.refuse(refusal)
 			return true
 		}
 	}
@@ -172,32 +186,6 @@ func (s *session) appendMap(b []byte, n int) []byte {
 func appendString(b []byte, v string) []byte { return resp.AppendBulkString(b, v) }
 
 func appendPair(b []byte, k, v string) []byte { return appendString(appendString(b, k), v) }
-
-// auth: the proxy asks its clients for no password yet, so it answers as a Redis
-// whose default user has none.
-func (s *session) auth(cmd *command.Command, args [][]byte, _ []byte) bool {
-	switch len(args) {
-	case 2:
-		s.refuse("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
-	case 3:
-		if line := s.login(args[1]); line != "" {
-			s.refuse(line)
-			return true
-		}
-		return s.ok(cmd)
-	default:
-		s.refuse("ERR syntax error")
-	}
-	return true
-}
-
-// login accepts what a Redis without passwords accepts: the default user with any.
-func (s *session) login(user []byte) string {
-	if string(user) == "default" {
-		return ""
-	}
-	return "WRONGPASS invalid username-password pair or user is disabled."
-}
 
 func (s *session) clientUnsupported(cmd *command.Command, args [][]byte, _ []byte) bool {
 	switch cmd.Name {

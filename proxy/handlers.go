@@ -85,6 +85,9 @@ func newHandlers(o *Options, t *command.Table) []handler {
 		set((*session).notYet, "scan", "migrate", "swapdb", "move", "shutdown")
 		setAll((*session).notYet, "pubsub")
 	}
+	if o.Auth.Mode == AuthProxy {
+		setACLHandlers(set)
+	}
 	if o.Backend.Mode == cluster.Embedded {
 		setAll((*session).command, "command")
 		setAll((*session).embeddedConfig, "config")

@@ -82,6 +82,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 	}
 	l.learn(srv.commands.Load())
 	l.limits = srv.opts.Clients.limits()
+	l.guard = l.newGuard()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)
 	if l.cache != nil {

@@ -61,6 +61,7 @@ type Options struct {
 	Protocol     resp.Limits
 	Cache        CacheOptions
 	Scripts      ScriptOptions
+	Auth         AuthOptions
 }
 
 // ClientOptions bound what one client, and all of them together, may occupy.

@@ -30,6 +30,9 @@ type Server struct {
 	fieldsExpire bool // hash fields may expire by themselves (Redis 7.4 and later)
 	started      time.Time
 
+	// guarded by its own lock
+	denials denialLog
+
 	// owned by Listen and Run
 	listeners []*netloop.Listener
 
@@ -89,6 +92,7 @@ func New(opts Options) (*Server, error) {
 	if len(opts.Backend.Commands) > 0 {
 		s.AdoptCommands(opts.Backend.Commands)
 	}
+	s.denials.limit = opts.Auth.LogLength
 	if src.pubsub {
 		s.events = newEventSource(s)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/acl"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
@@ -37,15 +38,17 @@ type session struct {
 	via  string // local address it connected to
 
 	// loop-owned: protocol state
-	parser  resp.Parser
-	resp3   bool
-	db      int32
-	name    string
-	library string
-	libver  string
-	user    string      // whom it is logged in as: a name, as CLIENT LIST shows it
-	as      *credential // what its lanes log in with; nil: the proxy's own
-	since   int64       // connected at (mono)
+	parser   resp.Parser
+	resp3    bool
+	db       int32
+	name     string
+	library  string
+	libver   string
+	user     string      // whom it is logged in as: a name, as CLIENT LIST shows it
+	as       *credential // what its lanes log in with; nil: the proxy's own
+	rights   *acl.User   // what it may do; nil: somebody else decides
+	stranger bool        // has to log in before anything else
+	since    int64       // connected at (mono)
 
 	// loop-owned: replies
 	head, tail *request // FIFO; a request leaves when its reply has been written out
@@ -114,7 +117,7 @@ func (s *session) next(b []byte) int {
 		return s.feed(b)
 	}
 	req := &l.req
-	n, err := s.parser.Next(b, &l.srv.opts.Protocol, req)
+	n, err := s.parser.Next(b, s.protocolLimits(), req)
 	switch {
 	case err != nil:
 		l.stats.ProtocolErrors++
@@ -462,6 +465,9 @@ func (s *session) detach() {
 	l.hub.leave(s)
 	s.unpin()
 	s.leaveHome()
+	if l.guard != nil {
+		l.guard.leave(s)
+	}
 	l.goneIn += s.conn.Received()
 	l.goneOut += s.conn.Sent()
 	delete(l.sessions, s)

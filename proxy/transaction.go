@@ -147,7 +147,7 @@ func aboutSession(cmd *command.Command) bool {
 		"auth", "role", "readonly", "readwrite", "asking":
 		return true
 	}
-	return cmd.Parent != nil && cmd.Parent.Name == "cluster"
+	return cmd.Parent != nil && (cmd.Parent.Name == "cluster" || cmd.Parent.Name == "acl")
 }
 
 // adopt notes a command that the proxy takes part in, and returns what goes into
@@ -161,7 +161,7 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 			return raw // the backend refuses it, or it changes nothing
 		}
 		o.db = db
-	case aboutSession(cmd):
+	case aboutSession(cmd) && l.handlers[cmd.ID] != nil:
 		o.run = l.handlers[cmd.ID]
 		for _, a := range args {
 			o.args = append(o.args, bytes.Clone(a))

@@ -66,6 +66,8 @@ func (s *session) beginUpload(b []byte) int {
 func (s *session) uploadTarget(cmd *command.Command, args [][]byte) (t target, ready bool) {
 	l := s.loop
 	switch {
+	case l.guard != nil && !l.guard.admitUpload(s, cmd, args):
+		return t, false
 	case s.tx != nil, s.subscriptions() > 0, len(cmd.Subs) > 0, cmd.Has(command.Blocking):
 		return t, false
 	case l.handlers[cmd.ID] != nil && !cmd.Script:

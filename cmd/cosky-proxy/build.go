@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 
 	"cosky-proxy/cluster"
@@ -12,6 +13,7 @@ import (
 	"cosky-proxy/conf"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/acl"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
 )
@@ -22,6 +24,9 @@ const embeddedVersion = "7.0.0"
 // build connects to the backend and makes the proxy in front of it.
 func build(ctx context.Context, cfg *conf.Config, logger *slog.Logger) (server, func(), error) {
 	opts := proxyOptions(cfg, logger)
+	if err := readUsers(cfg, &opts); err != nil {
+		return nil, nil, err
+	}
 	closeCache, err := openCache(cfg, &opts)
 	if err != nil {
 		return nil, nil, err
@@ -35,6 +40,35 @@ func build(ctx context.Context, cfg *conf.Config, logger *slog.Logger) (server, 
 		closeBackend()
 		closeCache()
 	}, nil
+}
+
+// readUsers reads the users that the proxy itself answers for.
+func readUsers(cfg *conf.Config, opts *proxy.Options) error {
+	a := &cfg.Auth
+	var err error
+	switch {
+	case opts.Auth.Mode != proxy.AuthProxy:
+		return nil
+	case a.File != "":
+		var content []byte
+		if content, err = os.ReadFile(a.File); err != nil {
+			return fmt.Errorf("cannot read the users of auth.file: %w", err)
+		}
+		opts.Auth.Users, err = acl.ParseFile(a.File, content)
+	default:
+		lines := make([]string, len(a.Users))
+		for i, line := range a.Users {
+			lines[i] = string(line)
+		}
+		opts.Auth.Users, err = acl.Parse("auth.users", lines, true)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use the users: %w", err)
+	}
+	if d := opts.Auth.Users.Default(); d.NoPass() && d.Enabled() {
+		opts.Logger.Warn("clients need no password: the default user has none", "rules", d.String())
+	}
+	return nil
 }
 
 func openCache(cfg *conf.Config, opts *proxy.Options) (release func(), err error) {
@@ -162,6 +196,10 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
 			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry),
+		},
+		Auth: proxy.AuthOptions{
+			Mode: proxy.AuthMode(cfg.Auth.Mode), LogLength: cfg.Auth.LogMaxLen,
+			MaxCredentials: cfg.Auth.MaxCredentials, IdleTimeout: cfg.Auth.IdleTimeout,
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: cfg.Scripts.MaxCount, MaxBytes: int64(cfg.Scripts.MaxBytes)},
 	}

@@ -15,7 +15,7 @@ const module = "cosky-proxy/"
 // below its own. Test helpers (proxytest, clustertest, test/…) and bench stand outside.
 var layers = [][]string{
 	{"proxy/mono", "proxy/resp", "proxy/stats", "router/command", "cluster/slot", "nearcache/coskey", "conf", "cluster/embedded"},
-	{"nearcache/lease", "proxy/netloop", "lua"},
+	{"nearcache/lease", "proxy/netloop", "proxy/acl", "lua"},
 	{"nearcache", "cluster", "nearcache/pubsub"},
 	{"router", "cluster/discovery"},
 	{"proxy/admin", "proxy"},
