@@ -244,6 +244,9 @@ func (l *loader) finish() error {
 			return fmt.Errorf("%s must not be greater than %s", l.described(r.small), l.described(r.large))
 		}
 	}
+	if c.ClusterAnnounce != "" && !slices.Contains(c.ClusterFacade, c.ClusterAnnounce) {
+		return fmt.Errorf("%s must be one of %s", l.described("cluster_announce"), l.described("cluster_facade"))
+	}
 	if c.Upstream.User != "" {
 		c.Backend.User = c.Upstream.User
 	}

@@ -17,6 +17,8 @@ func options(c *Config) []option {
 		choice("log_format", &c.LogFormat, []string{"text", "json"}, "form of a log line"),
 		choice("transport", &c.Transport, []string{"auto", "epoll", "goroutine"}, "how sockets are driven; auto: epoll on Linux"),
 		duration("drain_timeout", &c.DrainTimeout, 0, day, "how long a graceful stop waits for replies in flight"),
+		reachableAddresses("cluster_facade", &c.ClusterFacade, "proxies that clients are shown as the nodes of a Redis Cluster; off: one standalone Redis"),
+		reachableAddress("cluster_announce", &c.ClusterAnnounce, "which address of cluster-facade is this proxy; off: found by what it listens on"),
 
 		number("clients.max", &cl.Max, 1, 10_000_000, "client connections at once"),
 		size("clients.output_limit", &cl.OutputLimit, 4*KB, 64*GB, "unread replies of one client above which its requests are not read"),

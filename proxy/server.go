@@ -32,6 +32,7 @@ type Server struct {
 
 	// owned by Listen and Run
 	listeners []*netloop.Listener
+	facade    *facade // nil: clients see one standalone master. Static once Listen has returned
 
 	// atomic
 	clients    atomic.Int64 // connected
@@ -119,6 +120,10 @@ func (s *Server) Listen() error {
 			return err
 		}
 		s.listeners = append(s.listeners, ln)
+	}
+	if err := s.openFacade(); err != nil {
+		s.closeListeners()
+		return err
 	}
 	return nil
 }

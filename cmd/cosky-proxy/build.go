@@ -163,6 +163,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry),
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: cfg.Scripts.MaxCount, MaxBytes: int64(cfg.Scripts.MaxBytes)},
+		Facade:  proxy.FacadeOptions{Addrs: cfg.ClusterFacade, Own: cfg.ClusterAnnounce},
 	}
 }
 

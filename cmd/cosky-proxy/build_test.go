@@ -30,7 +30,7 @@ func everything(t *testing.T) *conf.Config {
 	t.Helper()
 	cfg, _, err := conf.Load([]string{
 		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
-		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp",
+		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1",
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
