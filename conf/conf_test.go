@@ -166,6 +166,9 @@ func companion(o *option) []string {
 	case "auth.users", "auth.file":
 		return []string{"COSKY_PROXY_AUTH_MODE=proxy"}
 	}
+	if o.key == "cluster_announce" {
+		return []string{"COSKY_PROXY_CLUSTER_FACADE=localhost:1"}
+	}
 	return nil
 }
 
@@ -201,6 +204,21 @@ func TestLists(t *testing.T) {
 	} {
 		if !reflect.DeepEqual(c.Listen, want) {
 			t.Errorf("%s: got %q", name, c.Listen)
+		}
+	}
+	proxies := []string{"10.0.0.1:6380", "[::1]:6380", "proxy-c:6380"}
+	for name, c := range map[string]*Config{
+		"flags":    mustLoad(t, []string{"--cluster-facade", proxies[0], "--cluster-facade=" + proxies[1], "--cluster-facade", proxies[2]}, nil),
+		"variable": mustLoad(t, nil, []string{"COSKY_PROXY_CLUSTER_FACADE=" + strings.Join(proxies, ", ")}),
+		"file":     mustLoad(t, []string{"--config", writeFile(t, "cluster_facade: ['10.0.0.1:6380', '[::1]:6380', 'proxy-c:6380']")}, nil),
+	} {
+		if !reflect.DeepEqual(c.ClusterFacade, proxies) {
+			t.Errorf("%s: got %q", name, c.ClusterFacade)
+		}
+	}
+	for _, none := range []string{"cluster_facade: off\n", "cluster_facade: []\n", "cluster_facade: ''\n"} {
+		if c := mustLoad(t, []string{"--config", writeFile(t, none)}, nil); c.ClusterFacade != nil {
+			t.Errorf("%q: got %q", none, c.ClusterFacade)
 		}
 	}
 	if c := mustLoad(t, []string{"--config", writeFile(t, "listen: :7\n")}, nil); !reflect.DeepEqual(c.Listen, []string{":7"}) {
@@ -257,6 +275,14 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--listen", "h:70000"}, want: []string{"0 to 65535"}},
 		{args: []string{"--listen", "unix:x"}, want: []string{"not absolute"}},
 		{args: []string{"--listen", "h:1", "--listen", "h:1"}, want: []string{`"h:1" is named twice`}},
+		{args: []string{"--cluster-facade", "h:1", "--cluster-facade", "h:1"}, want: []string{`"h:1" is named twice`}},
+		{args: []string{"--cluster-facade", "h"}, want: []string{"not host:port"}},
+		{args: []string{"--cluster-facade", ":6380"}, want: []string{"name a host"}},
+		{args: []string{"--cluster-facade", "[::]:6380"}, want: []string{"name a host"}},
+		{args: []string{"--cluster-facade", "h:0"}, want: []string{"nobody can connect to port 0"}},
+		{args: []string{"--cluster-facade", "h:1,i:1"}, want: []string{"not host:port"}},
+		{args: []string{"--cluster-facade", "h:1", "--cluster-announce", "h:2"}, want: []string{"cluster_announce h:2 (flag --cluster-announce) must be one of cluster_facade h:1 (flag --cluster-facade)"}},
+		{args: []string{"--cluster-announce", "h:2"}, want: []string{"must be one of cluster_facade off (default)"}},
 		{args: []string{"--backend", "rediss://h:1"}, want: []string{"TLS to the backend (rediss:) is not supported yet"}},
 		{args: []string{"--backend", "mysql://u:hunter2@h:1"}, want: []string{"unknown kind of backend; allowed: embedded:, redis://", "redis-cluster://", "mysql://***@h:1"}},
 		{args: []string{"--backend", "redis://user@h"}, want: []string{"user without a password: write user:password@ (:password@ for a password alone), or set upstream.user and upstream.password instead"}},

@@ -17,6 +17,9 @@ type Config struct {
 	Transport    string        // "auto", "epoll" or "goroutine"
 	DrainTimeout time.Duration // how long a graceful stop waits for replies in flight
 
+	ClusterFacade   []string // "host:port" of the proxies that clients see as a cluster; none: they see one Redis
+	ClusterAnnounce string   // which of them this one is; empty: found by Listen
+
 	Auth      Auth
 	Clients   Clients
 	Upstream  Upstream

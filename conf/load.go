@@ -248,6 +248,9 @@ func (l *loader) finish() error {
 	if err := l.checkAuth(); err != nil {
 		return err
 	}
+	if c.ClusterAnnounce != "" && !slices.Contains(c.ClusterFacade, c.ClusterAnnounce) {
+		return fmt.Errorf("%s must be one of %s", l.described("cluster_announce"), l.described("cluster_facade"))
+	}
 	if c.Upstream.User != "" {
 		c.Backend.User = c.Upstream.User
 	}

@@ -210,6 +210,75 @@ func optionalAddress(key string, p *string, help string) option {
 	}
 }
 
+// reachableAddresses takes the addresses at which others reach servers, or "off" or
+// nothing for none.
+func reachableAddresses(key string, p *[]string, help string) option {
+	return option{
+		key: key, arg: "HOST:PORT", help: help, list: true,
+		allowed: fmt.Sprintf("up to %d different addresses, each host:port; or off", maxFacade),
+		get: func() string {
+			if len(*p) == 0 {
+				return "off"
+			}
+			return strings.Join(*p, ",")
+		},
+		set: func(texts []string) error {
+			if len(texts) == 1 && isOff(texts[0]) {
+				texts = nil
+			}
+			var list []string
+			for _, text := range texts {
+				text = strings.TrimSpace(text)
+				if err := checkReachable(text); err != nil {
+					return err
+				}
+				if slices.Contains(list, text) {
+					return fmt.Errorf("%q is named twice", text)
+				}
+				list = append(list, text)
+			}
+			if len(list) > maxFacade {
+				return errOutOfRange
+			}
+			*p = list
+			return nil
+		},
+	}
+}
+
+// maxFacade is the largest Redis Cluster that Redis recommends.
+const maxFacade = 1000
+
+// reachableAddress takes one such address, or "off" or nothing for none.
+func reachableAddress(key string, p *string, help string) option {
+	return option{
+		key: key, arg: "HOST:PORT", help: help,
+		allowed: "host:port, or off",
+		get: func() string {
+			if *p == "" {
+				return "off"
+			}
+			return *p
+		},
+		set: scalar(func(text string) error {
+			if isOff(text) {
+				*p = ""
+				return nil
+			}
+			if err := checkReachable(text); err != nil {
+				return err
+			}
+			*p = text
+			return nil
+		}),
+	}
+}
+
+func isOff(text string) bool {
+	text = strings.TrimSpace(text)
+	return text == "" || text == "off"
+}
+
 func backend(key string, p *Backend, help string) option {
 	return option{
 		key: key, arg: "URL", help: help,

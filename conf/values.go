@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Bytes is a size. As in redis.conf, KB, MB and GB are powers of 1024; KiB, MiB
@@ -135,6 +136,24 @@ func checkSocketPath(path string) error {
 	// sockaddr_un.sun_path holds 108 bytes on Linux and 104 on BSD, with the final NUL.
 	if len(path) > 103 {
 		return errors.New("the socket's path is longer than 103 bytes")
+	}
+	return nil
+}
+
+// checkReachable accepts what others can connect to.
+func checkReachable(text string) error {
+	if err := checkHostPort(text); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(text) // checked above
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return errors.New("nobody can connect to every interface: name a host")
+	}
+	if n, _ := strconv.Atoi(port); n == 0 {
+		return errors.New("nobody can connect to port 0")
+	}
+	if strings.ContainsFunc(host, unicode.IsSpace) {
+		return errors.New("the host has a space in it")
 	}
 	return nil
 }

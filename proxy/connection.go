@@ -22,9 +22,11 @@ func (s *session) selectDB(cmd *command.Command, args [][]byte, raw []byte) bool
 	case problem != "":
 		s.refuse(problem)
 		return true
-	case l.clusters && db != 0:
+	case (l.clusters || l.srv.facade != nil) && db != 0:
 		s.refuse("ERR SELECT is not allowed in cluster mode")
 		return true
+	case l.srv.facade != nil: // a cluster has one database, that of the backend's URL
+		return s.ok(cmd)
 	case db < 0:
 		s.refuse("ERR DB index is out of range")
 		return true
@@ -170,7 +172,7 @@ func (s *session) appendHello(b []byte) []byte {
 	b = appendPair(b, "version", s.loop.srv.opts.Backend.Version)
 	b = resp.AppendInt(appendString(b, "proto"), proto)
 	b = resp.AppendInt(appendString(b, "id"), s.id)
-	b = appendPair(b, "mode", "standalone")
+	b = appendPair(b, "mode", s.loop.srv.mode())
 	b = appendPair(b, "role", "master")
 	return resp.AppendArray(appendString(b, "modules"), 0)
 }

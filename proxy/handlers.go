@@ -52,9 +52,14 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).acceptFlag, "client|no-evict")
 	set((*session).noTouch, "client|no-touch")
 
-	// Seen from a client, the proxy is one standalone master.
-	setAll((*session).clusterDisabled, "cluster")
-	set((*session).clusterDisabled, "readonly", "readwrite", "asking")
+	// Seen from a client, the proxy is one standalone master, or with a façade a cluster.
+	if len(o.Facade.Addrs) > 0 {
+		setAll((*session).cluster, "cluster")
+		set((*session).accepted, "readonly", "readwrite", "asking")
+	} else {
+		setAll((*session).clusterDisabled, "cluster")
+		set((*session).clusterDisabled, "readonly", "readwrite", "asking")
+	}
 	set((*session).info, "info")
 	set((*session).role, "role")
 	set((*session).configSet, "config|set")

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -76,12 +75,8 @@ func (a *infoAnswer) deliver(l *loop, ask *request, reply []byte) {
 		l.release(ask)
 		return
 	}
-	a.text = infoText(reply)
+	a.text = []byte(l.srv.presentMode(infoText(reply)))
 	l.release(ask)
-	if l.clusters {
-		a.text = bytes.Replace(a.text, []byte("redis_mode:cluster"), []byte("redis_mode:standalone"), 1)
-		a.text = bytes.Replace(a.text, []byte("cluster_enabled:1"), []byte("cluster_enabled:0"), 1)
-	}
 	if !a.own {
 		a.send(l)
 		return
@@ -90,18 +85,18 @@ func (a *infoAnswer) deliver(l *loop, ask *request, reply []byte) {
 }
 
 // infoText is the body of a bulk or verbatim string.
-func infoText(reply []byte) []byte {
+func infoText(reply []byte) string {
 	_, n, size := resp.ReadHeader(reply)
 	body := reply[size : size+int(n)]
 	if reply[0] == '=' {
 		body = body[len("txt:"):]
 	}
-	return bytes.Clone(body)
+	return string(body)
 }
 
 func (a *infoAnswer) complete(l *loop, sum stats.Snapshot) {
 	if a.embedded {
-		a.text = l.srv.embeddedInfo(a.text)
+		a.text = []byte(l.srv.presentMode(string(l.srv.embeddedInfo(a.text))))
 	}
 	if a.own {
 		if len(a.text) > 0 {

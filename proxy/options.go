@@ -61,7 +61,14 @@ type Options struct {
 	Protocol     resp.Limits
 	Cache        CacheOptions
 	Scripts      ScriptOptions
+	Facade       FacadeOptions
 	Auth         AuthOptions
+}
+
+// FacadeOptions describe the cluster of proxies that clients are shown.
+type FacadeOptions struct {
+	Addrs []string // host:port of every proxy, as clients reach it; none: clients see one standalone master
+	Own   string   // the one of this proxy; empty: found by the addresses it listens on
 }
 
 // ClientOptions bound what one client, and all of them together, may occupy.

@@ -35,6 +35,7 @@ type Server struct {
 
 	// owned by Listen and Run
 	listeners []*netloop.Listener
+	facade    *facade // nil: clients see one standalone master. Static once Listen has returned
 
 	// guarded by mu
 	mu sync.Mutex // of those who change commands
@@ -131,6 +132,10 @@ func (s *Server) Listen() error {
 			return err
 		}
 		s.listeners = append(s.listeners, ln)
+	}
+	if err := s.openFacade(); err != nil {
+		s.closeListeners()
+		return err
 	}
 	return nil
 }

@@ -155,13 +155,13 @@ func aboutSession(cmd *command.Command) bool {
 func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw []byte) []byte {
 	o := own{at: len(tx.cmds)}
 	switch {
-	case cmd.Name == "select":
+	case cmd.Name == "select" && l.srv.facade == nil:
 		db, problem := databaseNumber(args[1])
 		if problem != "" || l.clusters {
 			return raw // the backend refuses it, or it changes nothing
 		}
 		o.db = db
-	case aboutSession(cmd) && l.handlers[cmd.ID] != nil:
+	case cmd.Name == "select", aboutSession(cmd) && l.handlers[cmd.ID] != nil:
 		o.run = l.handlers[cmd.ID]
 		for _, a := range args {
 			o.args = append(o.args, bytes.Clone(a))

@@ -202,6 +202,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			MaxCredentials: cfg.Auth.MaxCredentials, IdleTimeout: cfg.Auth.IdleTimeout,
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: cfg.Scripts.MaxCount, MaxBytes: int64(cfg.Scripts.MaxBytes)},
+		Facade:  proxy.FacadeOptions{Addrs: cfg.ClusterFacade, Own: cfg.ClusterAnnounce},
 	}
 }
 

@@ -29,7 +29,7 @@ func everything(t *testing.T) *conf.Config {
 	t.Helper()
 	cfg, _, err := conf.Load([]string{
 		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
-		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp",
+		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1",
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestEveryOptionIsHandedOn(t *testing.T) {
 	visit("backend", reflect.ValueOf(backendOf(cfg)))
 	slices.Sort(zero)
 	// What the backend tells and what build makes.
-	if want := []string{"proxy.Backend.Commands", "proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
+	if want := []string{"proxy.Auth.Users", "proxy.Backend.Commands", "proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
 		t.Errorf("not set: %q\n   want: %q", zero, want)
 	}
 }

@@ -1,0 +1,326 @@
+package proxy
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/slot"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// facade is the Redis Cluster that clients are shown when cluster_facade is set: every
+// proxy is a master with its share of the slots. The shares only spread cluster-aware
+// clients over the proxies. Every proxy serves every slot, so a client that comes to
+// the wrong one is served too, and MOVED is never said.
+//
+// Immutable. Proxies do not talk to each other: they show the same cluster because
+// they are given the same list, in whatever order.
+type facade struct {
+	nodes []facadeNode // ascending by address
+	self  int          // index in nodes of this proxy
+}
+
+// facadeNode is one proxy as a cluster node.
+type facadeNode struct {
+	id    string // 40 hex digits, derived from the address: the same after a restart and at every proxy
+	shard string // likewise
+	host  string // IP address or host name
+	port  int
+	slots slot.Range
+}
+
+// newFacade shows the proxies at addrs (host:port, as clients reach them); own is
+// among them.
+func newFacade(addrs []string, own string) (*facade, error) {
+	addrs = slices.Sorted(slices.Values(addrs))
+	f := &facade{self: slices.Index(addrs, own)}
+	if f.self < 0 {
+		return nil, fmt.Errorf("%q is not one of cluster_facade", own)
+	}
+	for i, addr := range addrs {
+		host, digits, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use %q of cluster_facade: %w", addr, err)
+		}
+		port, err := strconv.Atoi(digits)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use the port of %q of cluster_facade: %w", addr, err)
+		}
+		f.nodes = append(f.nodes, facadeNode{
+			id: digest(addr), shard: digest("shard " + addr), host: host, port: port,
+			slots: slot.Range{First: uint16(i * slot.Count / len(addrs)), Last: uint16((i+1)*slot.Count/len(addrs) - 1)},
+		})
+	}
+	return f, nil
+}
+
+// digest has the form of a cluster node's ID.
+func digest(text string) string {
+	sum := sha1.Sum([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// ownAddress finds the one of addrs at which clients reach a proxy that listens on
+// bound. The surest sign wins: the very address, then an address of this machine with
+// a port of ours, then the only address with such a port, as behind a translating network.
+func ownAddress(addrs, bound []string, ofThisMachine func(host string) bool) (string, error) {
+	ports := make(map[string]bool)
+	for _, b := range bound {
+		if slices.Contains(addrs, b) {
+			return b, nil
+		}
+		if _, port, err := net.SplitHostPort(b); err == nil {
+			ports[port] = true
+		}
+	}
+	var local, samePort []string
+	for _, addr := range addrs {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil || !ports[port] {
+			continue
+		}
+		samePort = append(samePort, addr)
+		if ofThisMachine(host) {
+			local = append(local, addr)
+		}
+	}
+	for _, candidates := range [][]string{local, samePort} {
+		if len(candidates) == 1 {
+			return candidates[0], nil
+		}
+	}
+	return "", fmt.Errorf("cannot tell which address of cluster_facade (%s) is this proxy, which listens on %s: set cluster_announce to it",
+		strings.Join(addrs, ", "), strings.Join(bound, ", "))
+}
+
+// thisMachine reports whether host is an address of this machine, or its name with or
+// without a domain. No name is looked up: a start must not hang on a name server.
+func thisMachine(host string) bool {
+	if ip := net.ParseIP(host); ip != nil {
+		addrs, err := net.InterfaceAddrs()
+		return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+			n, ok := a.(*net.IPNet)
+			return ok && n.IP.Equal(ip)
+		})
+	}
+	name, err := os.Hostname()
+	return host == "localhost" || err == nil && (host == name || strings.HasPrefix(host, name+"."))
+}
+
+// openFacade decides which proxy of the façade this one is, once its ports are known.
+func (s *Server) openFacade() error {
+	o := &s.opts.Facade
+	if len(o.Addrs) == 0 {
+		return nil
+	}
+	own, err := o.Own, error(nil)
+	if own == "" {
+		if own, err = ownAddress(o.Addrs, s.Addrs(), thisMachine); err != nil {
+			return err
+		}
+	}
+	s.facade, err = newFacade(o.Addrs, own)
+	return err
+}
+
+// mode is the kind of Redis that clients see, whatever the backend is: what HELLO calls
+// mode and INFO redis_mode.
+func (s *Server) mode() string {
+	if s.facade != nil {
+		return "cluster"
+	}
+	return "standalone"
+}
+
+// presentMode makes the text of a backend's INFO speak of the Redis that clients see.
+func (s *Server) presentMode(info string) string {
+	enabled := "cluster_enabled:0"
+	if s.facade != nil {
+		enabled = "cluster_enabled:1"
+	}
+	mode := "redis_mode:" + s.mode()
+	return strings.NewReplacer(
+		"redis_mode:standalone", mode, "redis_mode:cluster", mode,
+		"cluster_enabled:0", enabled, "cluster_enabled:1", enabled,
+	).Replace(info)
+}
+
+// accepted answers READONLY, READWRITE and ASKING: every proxy serves reads and writes
+// of every slot, so there is nothing to switch.
+func (s *session) accepted(cmd *command.Command, _ [][]byte, _ []byte) bool { return s.ok(cmd) }
+
+// cluster answers CLUSTER in front of a façade.
+func (s *session) cluster(cmd *command.Command, args [][]byte, raw []byte) bool {
+	f := s.loop.srv.facade
+	switch cmd.Name {
+	case "cluster|slots":
+		return s.answer(cmd, func(b []byte) []byte { return s.appendSlots(b, f) })
+	case "cluster|shards":
+		return s.answer(cmd, func(b []byte) []byte { return s.appendShards(b, f) })
+	case "cluster|nodes":
+		return s.answer(cmd, func(b []byte) []byte { return s.appendText(b, f.describe()) })
+	case "cluster|info":
+		return s.answer(cmd, func(b []byte) []byte { return s.appendText(b, f.info(s.loop.topo.Uncovered())) })
+	case "cluster|myid":
+		return s.answer(cmd, func(b []byte) []byte { return appendString(b, f.nodes[f.self].id) })
+	case "cluster|myshardid":
+		return s.answer(cmd, func(b []byte) []byte { return appendString(b, f.nodes[f.self].shard) })
+	case "cluster|keyslot":
+		return s.answer(cmd, func(b []byte) []byte { return resp.AppendInt(b, int64(slot.Of(args[2]))) })
+	case "cluster|countkeysinslot", "cluster|getkeysinslot":
+		return s.keysInSlot(cmd, args[2], raw)
+	case "cluster|links": // there is no cluster bus
+		return s.answer(cmd, func(b []byte) []byte { return resp.AppendArray(b, 0) })
+	case "cluster|replicas", "cluster|slaves":
+		return s.aboutNode(cmd, args[2], func(b []byte) []byte { return resp.AppendArray(b, 0) })
+	case "cluster|count-failure-reports":
+		return s.aboutNode(cmd, args[2], func(b []byte) []byte { return resp.AppendInt(b, 0) })
+	case "cluster|help":
+		return s.answer(cmd, appendClusterHelp)
+	}
+	s.errorf("ERR '%s' is not supported by cosky-proxy: the cluster its clients see consists of the proxies that cluster_facade lists, and only the configuration changes it", cmd.Name)
+	return true
+}
+
+// aboutNode answers with what f appends if id is a node of the façade.
+func (s *session) aboutNode(cmd *command.Command, id []byte, f func(b []byte) []byte) bool {
+	known := func(n facadeNode) bool { return n.id == string(id) }
+	if !slices.ContainsFunc(s.loop.srv.facade.nodes, known) {
+		s.errorf("ERR Unknown node %s", id)
+		return true
+	}
+	return s.answer(cmd, f)
+}
+
+// keysInSlot asks the shard that owns the slot. Only a cluster node keeps its keys by slot.
+func (s *session) keysInSlot(cmd *command.Command, arg, raw []byte) bool {
+	l := s.loop
+	switch {
+	case !l.clusters:
+		s.errorf("ERR '%s' is not supported by cosky-proxy in front of a Redis that is no cluster: it does not keep keys by slot", cmd.Name)
+		return true
+	case s.captured != nil: // EXEC runs on the shard of the transaction's keys
+		s.errorf("ERR '%s' inside MULTI is not supported by cosky-proxy", cmd.Name)
+		return true
+	}
+	t := l.anyShard() // any node refuses a number that is no slot
+	if n, ok := integer(arg); ok && n >= 0 && n < slot.Count {
+		t = target{slot: uint16(n), keyed: true}
+	}
+	return s.send(cmd, raw, t, l.effect.reset())
+}
+
+func (s *session) appendSlots(b []byte, f *facade) []byte {
+	b = resp.AppendArray(b, len(f.nodes))
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		b = resp.AppendArray(b, 3)
+		b = resp.AppendInt(b, int64(n.slots.First))
+		b = resp.AppendInt(b, int64(n.slots.Last))
+		b = appendString(resp.AppendArray(b, 4), n.host)
+		b = appendString(resp.AppendInt(b, int64(n.port)), n.id)
+		b = s.appendMap(b, 0) // further addresses: none
+	}
+	return b
+}
+
+func (s *session) appendShards(b []byte, f *facade) []byte {
+	b = resp.AppendArray(b, len(f.nodes))
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		b = resp.AppendArray(appendString(s.appendMap(b, 2), "slots"), 2)
+		b = resp.AppendInt(b, int64(n.slots.First))
+		b = resp.AppendInt(b, int64(n.slots.Last))
+		b = resp.AppendArray(appendString(b, "nodes"), 1)
+		fields := 7
+		if n.named() {
+			fields++
+		}
+		b = appendPair(s.appendMap(b, fields), "id", n.id)
+		b = resp.AppendInt(appendString(b, "port"), int64(n.port))
+		b = appendPair(b, "ip", n.host)
+		b = appendPair(b, "endpoint", n.host)
+		if n.named() {
+			b = appendPair(b, "hostname", n.host)
+		}
+		b = appendPair(b, "role", "master")
+		b = resp.AppendInt(appendString(b, "replication-offset"), 0)
+		b = appendPair(b, "health", "online")
+	}
+	return b
+}
+
+// named reports whether the node is known by a name rather than an IP address. The name
+// then stands where clients of Redis before 7 look for the address, too.
+func (n *facadeNode) named() bool { return net.ParseIP(n.host) == nil }
+
+// busPort is where Redis' cluster bus would be by its convention; nobody listens there.
+func (n *facadeNode) busPort() int {
+	const distance, last = 10000, 65535
+	if n.port+distance > last {
+		return 0
+	}
+	return n.port + distance
+}
+
+// describe is the text of CLUSTER NODES.
+func (f *facade) describe() []byte {
+	var b []byte
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		name, flags := "", "master"
+		if n.named() {
+			name = "," + n.host
+		}
+		if i == f.self {
+			flags = "myself,master"
+		}
+		b = fmt.Appendf(b, "%s %s:%d@%d%s %s - 0 0 %d connected %d-%d\n", n.id, n.host, n.port, n.busPort(), name, flags, i+1, n.slots.First, n.slots.Last)
+	}
+	return b
+}
+
+// info is the text of CLUSTER INFO; unserved slots are those that the backend does not serve.
+func (f *facade) info(unserved int) []byte {
+	state := "ok"
+	if unserved > 0 {
+		state = "fail"
+	}
+	n := len(f.nodes)
+	return fmt.Appendf(nil, "cluster_state:%s\r\ncluster_slots_assigned:%d\r\ncluster_slots_ok:%d\r\ncluster_slots_pfail:0\r\ncluster_slots_fail:%d\r\n"+
+		"cluster_known_nodes:%d\r\ncluster_size:%d\r\ncluster_current_epoch:%d\r\ncluster_my_epoch:%d\r\n"+
+		"cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\ntotal_cluster_links_buffer_limit_exceeded:0\r\n",
+		state, cluster.Slots, cluster.Slots-unserved, unserved, n, n, n, f.self+1)
+}
+
+func appendClusterHelp(b []byte) []byte {
+	lines := []string{
+		"CLUSTER <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+		"COUNT-FAILURE-REPORTS <node-id>", "    Return number of failure reports for <node-id>: 0.",
+		"COUNTKEYSINSLOT <slot>", "    Return the number of keys in <slot>, in front of a cluster.",
+		"GETKEYSINSLOT <slot> <count>", "    Return key names in a slot, in front of a cluster.",
+		"INFO", "    Return information about the cluster of proxies.",
+		"KEYSLOT <key>", "    Return the hash slot for <key>.",
+		"LINKS", "    Return information about network links between the proxies: there are none.",
+		"MYID", "    Return the node id of this proxy.",
+		"MYSHARDID", "    Return the shard id of this proxy.",
+		"NODES", "    Return the proxies in the format of a cluster configuration.",
+		"REPLICAS <node-id>", "    Return <node-id> replicas: there are none.",
+		"SHARDS", "    Return information about slot range mappings and the proxies associated with them.",
+		"SLOTS", "    Return information about slots range mappings.",
+		"HELP", "    Prints this help.",
+	}
+	b = resp.AppendArray(b, len(lines))
+	for _, line := range lines {
+		b = resp.AppendString(b, line)
+	}
+	return b
+}
