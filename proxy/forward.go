@@ -29,6 +29,12 @@ func (s *session) forward(cmd *command.Command, args [][]byte, raw []byte) bool 
 	case problem != "":
 		// The backend finds the same fault, and has the better words for it.
 		l.concernUnknown(e, cmd)
+		if l.clusters && cmd.Has(command.Module) { // finds its keys with code: it may be executed after a redirect
+			if s.drain() {
+				return false
+			}
+			s.exclusive = true
+		}
 		return s.send(cmd, raw, l.anyShard(), e)
 	case len(l.keys) == 0:
 		return s.keyless(cmd, args, raw)
@@ -41,11 +47,30 @@ func (s *session) forward(cmd *command.Command, args [][]byte, raw []byte) bool 
 		s.refuse(errCrossSlot)
 		return true
 	}
-	for _, k := range l.keys {
-		l.concern(e, args[k], cmd.Flags&command.Write != 0)
-	}
-	e.barrier = l.cache != nil && hidesKeys(cmd)
+	l.concernKeys(e, cmd, args)
 	return s.send(cmd, raw, t, e)
+}
+
+// concernKeys notes what cmd does to its keys, which are in l.keys, and to those that
+// it may reach without naming them.
+func (l *loop) concernKeys(e *effectScratch, cmd *command.Command, args [][]byte) {
+	write := changes(cmd)
+	for _, k := range l.keys {
+		l.concern(e, args[k], write)
+	}
+	switch {
+	case l.cache == nil:
+	case hidesKeys(cmd), cmd.Has(command.Module) && l.srv.tracks():
+		e.barrier = true
+	case cmd.Has(command.Module):
+		e.add(nearcache.All, write)
+	}
+}
+
+// changes reports whether cmd may change its keys. A module need not say that a command
+// writes, only that it does not.
+func changes(cmd *command.Command) bool {
+	return cmd.Flags&command.Write != 0 || cmd.Flags&(command.Module|command.ReadOnly) == command.Module
 }
 
 // hidesKeys reports whether the command may read keys that its arguments do not
@@ -246,7 +271,7 @@ func (l *loop) concernUnknown(e *effectScratch, cmd *command.Command) {
 		return
 	}
 	switch {
-	case cmd.Flags&command.Write != 0, changesEverything(cmd):
+	case changes(cmd), changesEverything(cmd):
 		e.add(nearcache.All, true)
 	case cmd.Flags&command.ReadOnly != 0:
 		e.barrier = true

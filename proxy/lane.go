@@ -444,6 +444,7 @@ func (ln *lane) OnClose(err error) {
 		err = errors.New("closed by the backend")
 	}
 	ln.node.stats.ConnectionsLost++
+	ln.loop.srv.opts.Topology.Refresh("connection lost to " + ln.node.addr) // it may come back as another version
 	defer ln.node.check()
 	ln.lost(fmt.Sprintf("ERR cosky-proxy lost its connection to backend %s before the reply came (%v): the command may or may not have been executed", ln.node.addr, err), true)
 }

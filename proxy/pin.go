@@ -36,8 +36,10 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	} else if ln.home == nil {
 		s.pin, ln.leaving = ln, true
 	}
-	for _, k := range l.keys {
-		l.concern(e, args[k], true)
+	if len(l.keys) > 0 {
+		l.concernKeys(e, cmd, args)
+	} else {
+		l.concernUnknown(e, cmd)
 	}
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed, r.private = t.slot, t.keyed, true

@@ -19,6 +19,7 @@ const (
 	waitInFlight            // too many commands in flight: until half of them are answered
 	waitDrain               // the next command must not overtake those in flight: until all are answered
 	waitOutput              // the client does not read: until its output is below half of the limit
+	waitInquiry             // the backend is asked what the next command is
 	waitLane                // the lane's queue is full: until the backend has taken some of it
 )
 
@@ -67,6 +68,7 @@ type session struct {
 	holding   []*lane // lanes that are not read because this client does not take its replies
 	closed    bool
 	closing   bool // QUIT or a protocol error: close once everything is written
+	inquired  bool // the backend has said what it knows of the next command
 	eof       bool // the client has shut down its sending side
 	lastSeen  int64
 
@@ -161,10 +163,13 @@ func (s *session) dispatch(req *resp.Request) bool {
 			s.close("sent an HTTP request: a web page may be abused to attack Redis")
 			return true
 		}
+		if s.inquire(req.Args[0]) {
+			return false
+		}
 		s.reject(req.Args[0], problem)
 		return true
 	}
-	s.lastCmd = cmd
+	s.lastCmd, s.inquired = cmd, false
 	if l.guard != nil {
 		refusal, decided := l.guard.admit(s, cmd, req.Args)
 		if !decided {

@@ -112,10 +112,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	case len(l.keys) == 0:
 		l.concernUnknown(e, cmd)
 	default:
-		for _, k := range l.keys {
-			l.concern(e, args[k], cmd.Has(command.Write))
-		}
-		e.barrier = l.cache != nil && hidesKeys(cmd)
+		l.concernKeys(e, cmd, args)
 	}
 	tx.touches = append(tx.touches, e.touches...)
 	tx.barrier = tx.barrier || e.barrier

@@ -45,3 +45,20 @@ func (s *Server) CommandName(id int) string {
 	}
 	return ""
 }
+
+// learnName makes name call the command that theirs begins with, for every loop. Any
+// goroutine.
+func (s *Server) learnName(name string, theirs []command.Command) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.commands.Load().table
+	if t.Lookup([]byte(name)) != nil {
+		return // two clients asked
+	}
+	t, err := t.Rename(name, theirs)
+	if err != nil {
+		s.log.Warn("the backend's description of a command makes no sense", "command", name, "cause", err)
+		return
+	}
+	s.setCommandsLocked(t)
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"cosky-proxy/router/command"
 )
@@ -15,13 +16,17 @@ import (
 type catalog struct {
 	// static
 	d    *Discovery
-	wake chan struct{} // after every snapshot; one slot
+	wake chan struct{} // after every attempt at a snapshot; one slot
 
 	// owned by Start, then by the goroutine of run
 	links  linkSet
 	seen   string // fingerprint of what was listed last
 	failed bool   // the last attempt failed, and was logged
 }
+
+// catalogPause is the time between two attempts to list the commands when the first
+// one failed.
+const catalogPause = time.Second
 
 func newCatalog(d *Discovery) *catalog {
 	return &catalog{d: d, wake: make(chan struct{}, 1), links: linkSet{login: login{d.opts.Backend.User, d.opts.Backend.Password}}}
@@ -30,12 +35,17 @@ func newCatalog(d *Discovery) *catalog {
 func (c *catalog) run(ctx context.Context) {
 	defer c.links.close()
 	for {
+		var retry <-chan time.Time
+		if c.failed {
+			retry = time.After(catalogPause)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			c.refresh(ctx)
+		case <-retry:
 		}
+		c.refresh(ctx)
 	}
 }
 

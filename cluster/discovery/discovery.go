@@ -148,8 +148,8 @@ func (d *Discovery) Run(ctx context.Context) {
 		start := time.Now()
 		if err := d.update(ctx); ctx.Err() == nil {
 			d.report(err)
-			d.catalog.poke()
 		}
+		d.catalog.poke()
 		d.vouchFor(ctx, d.Current())
 		sleep(ctx, min(max(time.Since(start), minPause), maxPause))
 	}
