@@ -87,7 +87,8 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).notYet, "ssubscribe", "sunsubscribe", "monitor", "wait", "waitaof", "sync", "psync", "replconf",
 		"replicaof", "slaveof", "failover", "script|debug")
 	if o.Backend.Mode == cluster.Cluster {
-		set((*session).notYet, "scan", "migrate", "swapdb", "move", "shutdown")
+		set((*session).scan, "scan")
+		set((*session).notYet, "migrate", "swapdb", "move", "shutdown")
 		setAll((*session).notYet, "pubsub")
 	}
 	if o.Auth.Mode == AuthProxy {

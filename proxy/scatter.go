@@ -125,12 +125,17 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 
 // open puts the parent into the reply queue.
 func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effectScratch) *scatter {
+	return &scatter{parent: s.openParent(cmd, e), merge: merge, replies: make([][]byte, n), missing: n}
+}
+
+// openParent is the place in the reply queue of a command for which others are sent.
+func (s *session) openParent(cmd *command.Command, e *effectScratch) *request {
 	l := s.loop
 	p := l.newRequest(s, cmd)
 	p.sentAt = l.now()
 	l.begin(p, e)
 	s.enqueue(p)
-	return &scatter{parent: p, merge: merge, replies: make([][]byte, n), missing: n}
+	return p
 }
 
 func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {

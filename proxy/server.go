@@ -49,6 +49,8 @@ type Server struct {
 	down       atomic.Int64 // nodes that cannot be reached or refuse the login, counted on every loop
 	draining   atomic.Bool
 	doubtUntil atomic.Int64 // see doubt.go (mono)
+
+	censuses censuses // guards itself
 }
 
 // sources says which invalidation streams an entry depends on.
