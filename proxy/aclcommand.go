@@ -162,7 +162,7 @@ func (s *session) aclCat(cmd *command.Command, args [][]byte, _ []byte) bool {
 		return true
 	}
 	var names []string
-	for _, c := range command.All() {
+	for _, c := range s.loop.table.All() {
 		if c.Categories&category != 0 && !c.Has(command.Module) {
 			names = append(names, c.Name)
 		}
@@ -181,7 +181,7 @@ func (s *session) aclDryrun(cmd *command.Command, args [][]byte, _ []byte) bool 
 		s.errorf("ERR User '%s' not found", args[2])
 		return true
 	}
-	c := command.Lookup(call[0])
+	c := s.loop.table.Lookup(call[0])
 	if c != nil && len(c.Subs) > 0 && len(call) > 1 {
 		c = c.Sub(call[1])
 	}

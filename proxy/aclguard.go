@@ -24,6 +24,10 @@ func (g *aclGuard) welcome(s *session) {
 
 func (g *aclGuard) leave(*session) {}
 
+func (g *aclGuard) tick(int64) {}
+
+func (g *aclGuard) vouches(*session, *command.Command, [][]byte) bool { return true }
+
 func (g *aclGuard) admit(s *session, cmd *command.Command, args [][]byte) (refusal string, decided bool) {
 	queueing := s.tx != nil && s.tx.queueing
 	switch {
@@ -81,7 +85,7 @@ func (g *aclGuard) admitUpload(s *session, cmd *command.Command, args [][]byte) 
 	return !s.stranger && g.checker.Foresee(s.rights, cmd, args)
 }
 
-func (g *aclGuard) login(s *session, verb, user, password []byte) (refusal string, decided bool) {
+func (g *aclGuard) login(s *session, _ bool, verb, user, password []byte) (refusal string, decided bool) {
 	if user == nil {
 		if g.users.Default().NoPass() {
 			return errNeedlessPw, true

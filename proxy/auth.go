@@ -49,17 +49,26 @@ type guard interface {
 	admitUpload(s *session, cmd *command.Command, args [][]byte) bool
 
 	// login logs s in; nothing changes when it is refused. verb is the command that
-	// asks for it, a nil user the default one in the old form of AUTH.
-	login(s *session, verb, user, password []byte) (refusal string, decided bool)
+	// asks for it, resp3 the protocol that s is going to speak, a nil user the default one
+	// in the old form of AUTH.
+	login(s *session, resp3 bool, verb, user, password []byte) (refusal string, decided bool)
+
+	// vouches reports whether s may have a cached answer to a read that was admitted.
+	vouches(s *session, cmd *command.Command, args [][]byte) bool
 
 	// greet decides whether s may speak RESP3, or RESP2, with HELLO.
 	greet(s *session, resp3 bool) (refusal string, decided bool)
+
+	// tick is called now and then.
+	tick(now int64)
 }
 
 func (l *loop) newGuard() guard {
 	switch l.srv.opts.Auth.Mode {
 	case AuthProxy:
 		return &aclGuard{loop: l, users: l.srv.opts.Auth.Users}
+	case AuthPassthrough:
+		return newPassGuard(l)
 	}
 	return nil
 }
@@ -72,7 +81,7 @@ const (
 	errNeedlessPw  = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
 )
 
-// limits are what the session's client may send. One that has to log in first may send
+// protocolLimits are what the session's client may send. One that has to log in first may send
 // little.
 func (s *session) protocolLimits() *resp.Limits {
 	if s.stranger {
@@ -86,9 +95,9 @@ func (s *session) auth(cmd *command.Command, args [][]byte, _ []byte) bool {
 	decided := true
 	switch len(args) {
 	case 2:
-		refusal, decided = s.login(args[0], nil, args[1])
+		refusal, decided = s.login(s.resp3, args[0], nil, args[1])
 	case 3:
-		refusal, decided = s.login(args[0], args[1], args[2])
+		refusal, decided = s.login(s.resp3, args[0], args[1], args[2])
 	default:
 		refusal = "ERR syntax error"
 	}
@@ -104,10 +113,10 @@ func (s *session) auth(cmd *command.Command, args [][]byte, _ []byte) bool {
 
 // login logs the client in. Without a guard it does what a Redis without passwords does:
 // the default user may come with any.
-func (s *session) login(verb, user, password []byte) (refusal string, decided bool) {
+func (s *session) login(resp3 bool, verb, user, password []byte) (refusal string, decided bool) {
 	switch {
 	case s.loop.guard != nil:
-		return s.loop.guard.login(s, verb, user, password)
+		return s.loop.guard.login(s, resp3, verb, user, password)
 	case user == nil:
 		return errNeedlessPw, true
 	case string(user) == defaultUser:
@@ -122,7 +131,30 @@ const defaultUser = acl.DefaultName
 // credential is what a connection to the backend logs in with. Credentials are
 // interned per loop, so that equal ones are one pointer and lanes can be found by it.
 type credential struct {
-	user     string // empty: AUTH with the password alone
+	// static
+	user     string
 	password string
+	named    bool // AUTH user password, not AUTH password
 	login    bool // false: no AUTH at all, the connection is what the backend makes of a new one
+
+	// loop-owned
+	users     int   // sessions that have it or ask for it
+	idleSince int64 // since when there are none (mono)
+	accepted  bool  // the backend has taken it once
+}
+
+// name is the user whom the credential logs in.
+func (c *credential) name() string {
+	if c.named {
+		return c.user
+	}
+	return defaultUser
+}
+
+// auth is the command that logs in.
+func (c *credential) auth() []string {
+	if c.named {
+		return []string{"AUTH", c.user, c.password}
+	}
+	return []string{"AUTH", c.password}
 }

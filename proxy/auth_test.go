@@ -105,7 +105,7 @@ func runScript(t *testing.T, addr, script string) string {
 }
 
 func TestAuthIsThatOfRedis(t *testing.T) {
-	for _, mode := range []proxy.AuthMode{proxy.AuthProxy} {
+	for _, mode := range []proxy.AuthMode{proxy.AuthProxy, proxy.AuthPassthrough} {
 		t.Run(string(mode), func(t *testing.T) {
 			w := startAuthTwins(t, mode, people)
 			for _, s := range authScripts {

@@ -56,7 +56,7 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 	l := s.loop
 	key := args[1]
 	class, _ := coskey.Classify(key)
-	if class == coskey.None {
+	if class == coskey.None || l.guard != nil && !l.guard.vouches(s, cmd, args) {
 		return s.forward(cmd, args, raw)
 	}
 	hash := l.cache.Hash(key)

@@ -113,7 +113,7 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 	for i := 2; i < len(args); i++ {
 		switch {
 		case equalFold(args[i], "AUTH") && i+2 < len(args):
-			refusal, decided := s.login(args[0], args[i+1], args[i+2])
+			refusal, decided := s.login(resp3, args[0], args[i+1], args[i+2])
 			if !decided {
 				return false
 			}

@@ -147,7 +147,7 @@ func (s *session) ping(cmd *command.Command, args [][]byte, raw []byte) bool {
 			}
 			return resp.AppendBulk(b, nil)
 		})
-	case s.loop.inDoubt():
+	case s.loop.inDoubt(), s.as != nil:
 		return s.pingBackend(cmd, args, raw)
 	case len(args) == 2:
 		return s.echo(cmd, args, nil)

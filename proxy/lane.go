@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"cosky-proxy/nearcache/lease"
@@ -124,7 +125,9 @@ func (ln *lane) attach(nc net.Conn, err error) {
 func (ln *lane) login() {
 	b := &ln.loop.srv.opts.Backend
 	out := ln.conn.Out
-	if ln.key.resp3 {
+	if as := ln.key.as; as != nil {
+		out = ln.loginAs(out, as)
+	} else if ln.key.resp3 {
 		out, ln.handshake = resp.AppendCommand(out, hello(b)...), ln.handshake+1
 	} else if b.Password != "" {
 		out, ln.handshake = resp.AppendCommand(out, auth(b)...), ln.handshake+1
@@ -146,6 +149,18 @@ func (ln *lane) login() {
 	if ln.handshake == 0 {
 		ln.open()
 	}
+}
+
+// loginAs begins the handshake of a client's login. AUTH comes first, in the client's own
+// form, so that the client can be told the answer.
+func (ln *lane) loginAs(out []byte, as *credential) []byte {
+	if as.login {
+		out, ln.handshake = resp.AppendCommand(out, as.auth()...), ln.handshake+1
+	}
+	if ln.key.resp3 {
+		out, ln.handshake = resp.AppendCommand(out, "HELLO", "3"), ln.handshake+1
+	}
+	return out
 }
 
 func hello(b *Backend) []string {
@@ -382,6 +397,10 @@ func (l *loop) deliver(r *request, reply []byte) {
 func (ln *lane) handshaken(reply []byte) {
 	if reply[0] == '-' {
 		line := string(reply[1 : len(reply)-2])
+		if as := ln.key.as; as != nil {
+			ln.notAccepted(as, line)
+			return
+		}
 		ln.fail("ERR cosky-proxy cannot log in to backend " + ln.node.addr + ": " + line)
 		switch {
 		case ln.kind == laneFetch:
@@ -395,6 +414,15 @@ func (ln *lane) handshaken(reply []byte) {
 	if ln.handshake == 0 {
 		ln.open()
 	}
+}
+
+// notAccepted: the backend refuses a client's login, or a database to it. That is between the two of
+// them, in the backend's own words, and says nothing about the node.
+func (ln *lane) notAccepted(as *credential, line string) {
+	if as.accepted && strings.HasPrefix(line, "WRONGPASS ") {
+		ln.loop.revoked(as)
+	}
+	ln.fail(line)
 }
 
 // unexpected handles bytes that no request waits for.

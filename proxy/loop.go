@@ -131,6 +131,9 @@ func (l *loop) tick() {
 	l.budget()
 	l.reapIdle(now)
 	l.hub.tick(now)
+	if l.guard != nil {
+		l.guard.tick(now)
+	}
 	l.nl.AfterFunc(tickInterval, l.tick)
 }
 

@@ -41,6 +41,7 @@ type Server struct {
 	mu sync.Mutex // of those who change commands
 
 	// atomic
+	rules      atomic.Uint64 // bumped when what the backend's users may do may have changed
 	commands   atomic.Pointer[vocabulary]
 	clients    atomic.Int64 // connected
 	nextID     atomic.Int64

@@ -21,6 +21,7 @@ const (
 	waitOutput              // the client does not read: until its output is below half of the limit
 	waitInquiry             // the backend is asked what the next command is
 	waitLane                // the lane's queue is full: until the backend has taken some of it
+	waitVerdict             // the backend is asked whether the client may do it: until it answers
 )
 
 // session is one client: its protocol state, the queue that keeps its replies in
@@ -39,17 +40,19 @@ type session struct {
 	via  string // local address it connected to
 
 	// loop-owned: protocol state
-	parser   resp.Parser
-	resp3    bool
-	db       int32
-	name     string
-	library  string
-	libver   string
-	user     string      // whom it is logged in as: a name, as CLIENT LIST shows it
-	as       *credential // what its lanes log in with; nil: the proxy's own
-	rights   *acl.User   // what it may do; nil: somebody else decides
-	stranger bool        // has to log in before anything else
-	since    int64       // connected at (mono)
+	parser       resp.Parser
+	resp3        bool
+	db           int32
+	name         string
+	library      string
+	libver       string
+	user         string      // whom it is logged in as: a name, as CLIENT LIST shows it
+	as           *credential // what its lanes log in with; nil: the proxy's own
+	rights       *acl.User   // what it may do; nil: somebody else decides
+	stranger     bool        // has to log in before anything else
+	question     *question   // it waits for the answer of, or for that to be looked at
+	rulesChanged bool        // its last command may have changed what users may do
+	since        int64       // connected at (mono)
 
 	// loop-owned: replies
 	head, tail *request // FIFO; a request leaves when its reply has been written out

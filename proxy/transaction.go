@@ -119,7 +119,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	tx.cmds = append(tx.cmds, cmd)
 	tx.lengths = append(tx.lengths, len(raw))
 	tx.block = append(tx.block, raw...)
-	if tx.live != nil || l.inDoubt() && s.goLive(tx) {
+	if tx.live != nil || (l.inDoubt() || s.as != nil) && s.goLive(tx) {
 		s.queueLive(cmd, raw)
 		return true
 	}
@@ -365,7 +365,7 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 		}
 	}
 	switch {
-	case strings.HasPrefix(cause, "NOAUTH "):
+	case strings.HasPrefix(cause, "NOAUTH ") && from.key.as == nil:
 		l.notLoggedIn(r, from.node, cause)
 		return true
 	case !l.resends || !elsewhere(cause):

@@ -94,7 +94,7 @@ func (c *Checker) checkSelector(s *selector, cmd *command.Command, args [][]byte
 
 // runs reports whether the selector allows the command as such.
 func (s *selector) runs(cmd *command.Command, args [][]byte) bool {
-	if s.allCommands || cmd.Has(command.NoAuth) || s.has(cmd.ID) {
+	if s.allCommands || cmd.Has(command.NoAuth) || s.has(cmd) {
 		return true
 	}
 	at := 1
@@ -113,12 +113,16 @@ func (s *selector) runs(cmd *command.Command, args [][]byte) bool {
 }
 
 // has reports whether the command's bit is set. Commands that a backend has beyond the
-// built-in table are those that Redis calls future ones.
-func (s *selector) has(id command.ID) bool {
-	if int(id)/64 >= len(s.allowed) {
-		return s.future
+// built-in table are what Redis calls future ones, unless a rule names them.
+func (s *selector) has(cmd *command.Command) bool {
+	id := cmd.ID
+	if int(id) < command.Count() {
+		return s.allowed[id/64]>>(id%64)&1 == 1
 	}
-	return s.allowed[id/64]>>(id%64)&1 == 1
+	if allowed, named := s.named[cmd.Name]; named {
+		return allowed
+	}
+	return s.future
 }
 
 // opens reports whether a pattern allows what flags say is done to the key.
@@ -193,7 +197,7 @@ func (s *selector) readsAll() bool {
 func (c *Checker) Foresee(u *User, cmd *command.Command, args [][]byte) bool {
 	const anything = command.KeyAccess | command.KeyInsert | command.KeyUpdate | command.KeyDelete
 	for _, s := range u.selectors {
-		if !s.allCommands && !s.has(cmd.ID) || !s.allChannels && len(cmd.KeySpecs) == 0 {
+		if !s.allCommands && !s.has(cmd) || !s.allChannels && len(cmd.KeySpecs) == 0 {
 			continue
 		}
 		if s.allKeys || cmd.SingleKey && cmd.KeyPos < len(args) && s.opens(args[cmd.KeyPos], anything) {

@@ -241,7 +241,7 @@ func (s *selector) apply(rule string) error {
 }
 
 func (s *selector) everything(allow bool) {
-	s.allCommands, s.future, s.firstArgs, s.rules = allow, allow, nil, nil
+	s.allCommands, s.future, s.firstArgs, s.named, s.rules = allow, allow, nil, nil, nil
 	for i := range s.allowed {
 		s.allowed[i] = 0
 		if allow {
@@ -304,6 +304,15 @@ func (s *selector) applyCommands(allow bool, name string) error {
 	}
 	if c := command.LookupFull([]byte(name)); c != nil {
 		s.set(c, allow)
+		s.note(allow, name)
+		return nil
+	}
+	if strings.Contains(name, ".") { // as modules name their commands; which there are, the backend tells later
+		if s.named == nil {
+			s.named = make(map[string]bool)
+		}
+		s.named[name] = allow
+		s.allCommands = s.allCommands && allow
 		s.note(allow, name)
 		return nil
 	}

@@ -42,9 +42,10 @@ type User struct {
 type selector struct {
 	allKeys     bool
 	allChannels bool
-	allCommands bool // no bit of allowed needs to be looked at
-	future      bool // commands that are not in the built-in table are allowed
-	allowed     []uint64
+	allCommands bool                    // no bit of allowed needs to be looked at
+	future      bool                    // commands that are not in the built-in table are allowed
+	allowed     []uint64                // a bit per command of the built-in table
+	named       map[string]bool         // commands of modules, which are not in it
 	firstArgs   map[command.ID][]string // of commands that are allowed with these only
 	rules       []string                // what made allowed, to be shown
 	keys        []keyPattern
