@@ -141,6 +141,7 @@ type credential struct {
 	users     int   // sessions that have it or ask for it
 	idleSince int64 // since when there are none (mono)
 	accepted  bool  // the backend has taken it once
+	guarded   bool  // without a login: its connections are from a time when the backend asked for one
 }
 
 // name is the user whom the credential logs in.

@@ -20,11 +20,12 @@ import (
 type passGuard struct {
 	loop      *loop
 	logins    map[login]*credential // those that sessions have, or had not long ago
-	anonymous *credential
-	travels   map[string]bool     // commands with a handler that passes them on
-	opinions  map[string]*opinion // by what they are about, see topic
-	topic     []byte              // scratch
-	enc       []byte              // scratch: loop.enc may hold the request that a question is about
+	anonymous *credential           // of clients that have not logged in
+	openUntil int64                 // so long a client that connects needs no login, as far as is known (mono)
+	travels   map[string]bool       // commands with a handler that passes them on
+	opinions  map[string]*opinion   // by what they are about, see topic
+	topic     []byte                // scratch
+	enc       []byte                // scratch: loop.enc may hold the request that a question is about
 }
 
 // login is what a client presents.
@@ -73,7 +74,43 @@ var passedOn = [...]string{
 	"script|load", "script|exists", "script|flush",
 }
 
-func (g *passGuard) welcome(s *session) { g.become(s, g.anonymous) }
+func (g *passGuard) welcome(s *session) {
+	g.become(s, g.anonymous)
+	s.vetted = false
+}
+
+// vet makes sure that s, which has not logged in, is no more than a new connection to the
+// backend would be. Redis lets connections be that were there before a password was asked
+// for, so those of earlier clients cannot tell. False: the backend is being asked.
+func (g *passGuard) vet(s *session) (decided bool) {
+	if s.vetted || s.as.login {
+		return true
+	}
+	now := g.loop.now()
+	if s.question == nil && (g.anonymous.guarded || now <= g.openUntil) {
+		g.become(s, g.anonymous)
+		s.vetted = true
+		return true
+	}
+	_, _, decided = g.consult(s, func(q *question) {
+		fresh := new(credential)
+		g.send(laneKey{as: fresh}, [][]byte{[]byte("PING")}, func(reply []byte) {
+			if bytes.HasPrefix(reply, []byte("-NOAUTH ")) {
+				fresh.guarded = true
+				g.anonymous = fresh
+			} else {
+				g.openUntil = g.loop.now() + int64(g.loop.srv.opts.Cache.MaxStaleness)
+				g.closeLanes(fresh)
+			}
+			g.answer(s, q, "")
+		})
+	})
+	if decided {
+		g.become(s, g.anonymous)
+		s.vetted = true
+	}
+	return decided
+}
 
 func (g *passGuard) leave(s *session) {
 	if s.question != nil && s.question.as != nil {
@@ -95,6 +132,9 @@ func (g *passGuard) become(s *session, c *credential) {
 func (g *passGuard) letGo(c *credential) {
 	c.users--
 	c.idleSince = g.loop.now()
+	if c.users == 0 && !c.login && c != g.anonymous { // an earlier one
+		g.closeLanes(c)
+	}
 }
 
 // intern returns the credential of a login. When there are too many, one that nobody
@@ -131,6 +171,10 @@ func (g *passGuard) evictIdle() bool {
 func (g *passGuard) forget(id login) {
 	c := g.logins[id]
 	delete(g.logins, id)
+	g.closeLanes(c)
+}
+
+func (g *passGuard) closeLanes(c *credential) {
 	for _, n := range g.loop.nodes {
 		for ln := range n.opened {
 			switch {
@@ -256,8 +300,11 @@ func (g *passGuard) verify(s *session, q *question, key laneKey, args []string) 
 }
 
 func (g *passGuard) greet(s *session, resp3 bool) (refusal string, decided bool) {
-	if s.as != g.anonymous {
+	if s.as.login {
 		return "", true
+	}
+	if !s.vetted && !g.vet(s) {
+		return "", false
 	}
 	proto := "2"
 	if resp3 {
@@ -275,7 +322,11 @@ func (g *passGuard) admit(s *session, cmd *command.Command, args [][]byte) (refu
 	switch {
 	case queueing && (cmd.Name == "auth" || cmd.Name == "hello"):
 		return "ERR '" + cmd.Name + "' inside MULTI is not supported by cosky-proxy with auth.mode passthrough", true
-	case cmd.Has(command.NoAuth), !g.answersItself(cmd):
+	case cmd.Has(command.NoAuth):
+		return "", true
+	case !s.vetted && !g.vet(s):
+		return "", false
+	case !g.answersItself(cmd):
 		return "", true
 	}
 	o, topic := g.opinion(s, cmd, args)
@@ -377,7 +428,7 @@ func (g *passGuard) ask(s *session, cmd *command.Command, args [][]byte, topic s
 		then(o)
 	}
 	dryrun := func() { g.dryrun(s.user, cmd, args, o, done) }
-	if s.as != g.anonymous {
+	if s.as.login {
 		dryrun()
 		return
 	}
@@ -387,7 +438,7 @@ func (g *passGuard) ask(s *session, cmd *command.Command, args [][]byte, topic s
 		call[i] = bytes.Clone(a)
 	}
 	args = call
-	g.send(laneKey{as: g.anonymous}, [][]byte{[]byte("PING")}, func(reply []byte) {
+	g.send(laneKey{as: s.as}, [][]byte{[]byte("PING")}, func(reply []byte) {
 		if bytes.HasPrefix(reply, []byte("-NOAUTH ")) {
 			o.refusal = string(reply[1 : len(reply)-2])
 			done()
