@@ -37,12 +37,12 @@ func (s *session) inquire(name []byte) bool {
 	if cause != "" {
 		return false
 	}
-	ln, cause := n.lane(s.laneKey())
+	ln, cause := n.lane(laneKey{resp3: s.resp3}) // a matter of the proxy's, whatever the client may do
 	if cause != "" {
 		return false
 	}
 	r := l.newRequest(nil, nil)
-	r.sink, r.db, r.resp3, r.as = &inquiry{s, known}, s.db, s.resp3, s.as
+	r.sink, r.resp3 = &inquiry{s, known}, s.resp3
 	l.enc = resp.AppendCommandBytes(l.enc[:0], [][]byte{[]byte("COMMAND"), []byte("INFO"), known})
 	ln.send(r, l.enc)
 	return s.pause(waitInquiry)

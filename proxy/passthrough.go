@@ -22,6 +22,7 @@ type passGuard struct {
 	logins    map[login]*credential // those that sessions have, or had not long ago
 	anonymous *credential           // of clients that have not logged in
 	openUntil int64                 // so long a client that connects needs no login, as far as is known (mono)
+	openRules uint64                // Server.rules at that time
 	travels   map[string]bool       // commands with a handler that passes them on
 	opinions  map[string]*opinion   // by what they are about, see topic
 	topic     []byte                // scratch
@@ -86,8 +87,8 @@ func (g *passGuard) vet(s *session) (decided bool) {
 	if s.vetted || s.as.login {
 		return true
 	}
-	now := g.loop.now()
-	if s.question == nil && (g.anonymous.guarded || now <= g.openUntil) {
+	rules := g.loop.srv.rules.Load()
+	if s.question == nil && (g.anonymous.guarded || g.loop.now() <= g.openUntil && g.openRules == rules) {
 		g.become(s, g.anonymous)
 		s.vetted = true
 		return true
@@ -99,7 +100,7 @@ func (g *passGuard) vet(s *session) (decided bool) {
 				fresh.guarded = true
 				g.anonymous = fresh
 			} else {
-				g.openUntil = g.loop.now() + int64(g.loop.srv.opts.Cache.MaxStaleness)
+				g.openUntil, g.openRules = g.loop.now()+int64(g.loop.srv.opts.Cache.MaxStaleness), rules
 				g.closeLanes(fresh)
 			}
 			g.answer(s, q, "")
@@ -264,22 +265,6 @@ func (g *passGuard) answer(s *session, q *question, refusal string) {
 	}
 }
 
-// inquiry takes the backend's reply to what a question is about.
-type inquiry struct {
-	guard *passGuard
-	sess  *session
-	q     *question
-}
-
-func (i inquiry) deliver(l *loop, r *request, reply []byte) {
-	l.release(r)
-	refusal := ""
-	if reply[0] == '-' {
-		refusal = string(reply[1 : len(reply)-2])
-	}
-	i.guard.answer(i.sess, i.q, refusal)
-}
-
 // verify sends a command on a connection of a client's login: how the connection's own
 // login ends and what the command is answered is the verdict.
 func (g *passGuard) verify(s *session, q *question, key laneKey, args []string) {
@@ -294,7 +279,13 @@ func (g *passGuard) verify(s *session, q *question, key laneKey, args []string) 
 		return
 	}
 	r := l.newRequest(nil, nil)
-	r.sink, r.alone = inquiry{g, s, q}, true
+	r.sink, r.alone = told(func(reply []byte) {
+		refusal := ""
+		if reply[0] == '-' {
+			refusal = string(reply[1 : len(reply)-2])
+		}
+		g.answer(s, q, refusal)
+	}), true
 	g.enc = resp.AppendCommand(g.enc[:0], args...)
 	ln.send(r, g.enc)
 }
@@ -352,6 +343,7 @@ func (g *passGuard) watchRules(s *session, cmd *command.Command) {
 	switch cmd.Name {
 	case "acl|setuser", "acl|deluser", "acl|load", "config|set":
 		s.rulesChanged, s.exclusive = true, true
+		g.loop.srv.rules.Add(1)
 	}
 }
 
