@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -9,36 +10,28 @@ import (
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
 	"cosky-proxy/router/command"
+	"cosky-proxy/router/info"
 )
 
-// info answers INFO: the backend's sections and one of the proxy's own.
+// info answers INFO: the backend's sections, on a cluster those of all masters in
+// one, and one of the proxy's own.
 func (s *session) info(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
-	own, others := infoSections(args[1:])
-	if l.srv.opts.Backend.Mode == cluster.Embedded {
-		others = false
-	}
 	r := l.newRequest(s, cmd)
 	r.sentAt = l.now()
 	s.enqueue(r)
-	a := &infoAnswer{own: own, r: r, embedded: l.srv.opts.Backend.Mode == cluster.Embedded}
+	own, others := infoSections(args[1:])
+	a := &infoAnswer{own: own, resp3: r.resp3, done: func(reply []byte) {
+		l.countReply(r.cmd, r.sentAt, reply[0] == '-')
+		l.finish(r, reply)
+	}}
 	if !others {
-		l.gatherStats(func(sum stats.Snapshot) { a.complete(l, sum) })
+		a.complete(l)
 		return true
 	}
-	n, cause := l.owner(l.anyShard().slot)
-	var ln *lane
-	if cause == "" {
-		ln, cause = n.lane(s.laneKey())
+	if seq := a.ask(l, r.laneKey(), raw); a.missing > 0 { // else r is answered and gone
+		r.seq = seq
 	}
-	if cause != "" {
-		l.abort(r, cause)
-		return true
-	}
-	ask := l.newRequest(nil, nil)
-	ask.sink, ask.db, ask.resp3, ask.as = a, s.db, s.resp3, s.as
-	ln.send(ask, raw)
-	r.seq = ask.seq
 	return true
 }
 
@@ -62,65 +55,179 @@ func infoSections(args [][]byte) (own, others bool) {
 
 // infoAnswer puts an INFO reply together.
 type infoAnswer struct {
-	r        *request // the client's
-	own      bool
-	embedded bool
-	text     []byte // the backend's part
+	own     bool // the proxy's section is wanted
+	resp3   bool
+	texts   []string // the masters' answers, as far as there are any
+	refusal []byte   // an error of one that gave none
+	asked   int      // masters on a cluster
+	missing int      // of them, those that have not answered
+	done    func(reply []byte)
 }
 
-// deliver takes the backend's part.
+// ask sends raw to every master, and returns the sequence number of what was sent last. On
+// a cluster one that does not answer is left out: a client that looks whether the
+// server is up must not find it down because of one shard.
+func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
+	if l.srv.opts.Backend.Mode == cluster.Embedded {
+		a.texts = []string{l.srv.embeddedInfo()}
+		a.complete(l)
+		return 0
+	}
+	targets := l.everyShard()
+	a.asked, a.missing = len(targets), len(targets)
+	asks := make([]*request, len(targets))
+	for i, t := range targets {
+		r := l.newRequest(nil, nil)
+		r.sink, r.db, r.resp3, r.as = a, key.db, key.resp3, key.as
+		r.limit = l.srv.opts.Clients.MaxRequest
+		r.raw = append(r.raw[:0], raw...)
+		asks[i] = r
+		n, cause := l.owner(t.slot)
+		var ln *lane
+		if cause == "" {
+			ln, cause = n.lane(key)
+		}
+		if cause != "" {
+			l.abort(r, cause)
+			continue
+		}
+		ln.send(r, r.raw)
+		seq = r.seq
+	}
+	if len(targets) == 0 {
+		a.done([]byte("-" + errUnbound + "\r\n"))
+	}
+	return seq
+}
+
+// deliver takes one master's part.
 func (a *infoAnswer) deliver(l *loop, ask *request, reply []byte) {
-	if reply[0] == '-' {
-		l.finish(a.r, reply)
-		l.release(ask)
-		return
+	if text, is := infoText(reply); is && !ask.overrun {
+		a.texts = append(a.texts, text)
+	} else {
+		a.refusal = bytes.Clone(reply)
 	}
-	a.text = []byte(l.srv.presentMode(infoText(reply)))
 	l.release(ask)
-	if !a.own {
-		a.send(l)
-		return
+	if a.missing--; a.missing == 0 {
+		a.complete(l)
 	}
-	l.gatherStats(func(sum stats.Snapshot) { a.complete(l, sum) })
 }
 
 // infoText is the body of a bulk or verbatim string.
-func infoText(reply []byte) string {
-	_, n, size := resp.ReadHeader(reply)
-	body := reply[size : size+int(n)]
-	if reply[0] == '=' {
-		body = body[len("txt:"):]
+func infoText(reply []byte) (text string, is bool) {
+	v, n, err := resp.Parse(reply)
+	if n == 0 || err != nil || v.Null || v.Kind != '$' && v.Kind != '=' {
+		return "", false
 	}
-	return string(body)
+	return string(v.Text()), true
 }
 
-func (a *infoAnswer) complete(l *loop, sum stats.Snapshot) {
-	if a.embedded {
-		a.text = []byte(l.srv.presentMode(string(l.srv.embeddedInfo(a.text))))
+// complete adds the proxy's section to what the masters have said.
+func (a *infoAnswer) complete(l *loop) {
+	switch {
+	case len(a.texts) == 0 && a.refusal != nil:
+		a.done(a.refusal)
+	case !a.own:
+		a.send(l, a.text(l))
+	default:
+		l.gatherStats(func(sum stats.Snapshot) {
+			b := []byte(a.text(l))
+			if len(b) > 0 {
+				b = append(b, "\r\n"...)
+			}
+			b = l.srv.appendProxyInfo(b, &sum)
+			if l.clusters && a.asked > 0 {
+				b = fmt.Appendf(b, "proxy_masters_asked:%d\r\nproxy_masters_silent:%d\r\n", a.asked, a.asked-len(a.texts))
+			}
+			a.send(l, string(b))
+		})
 	}
-	if a.own {
-		if len(a.text) > 0 {
-			a.text = append(a.text, '\r', '\n')
-		}
-		a.text = l.srv.appendProxyInfo(a.text, &sum)
-	}
-	a.send(l)
 }
 
-func (a *infoAnswer) send(l *loop) {
-	r := a.r
-	l.countReply(r.cmd, r.sentAt, false)
-	if r.resp3 {
-		l.out = resp.AppendVerbatim(l.out[:0], "txt", a.text)
+// text is the masters' part.
+func (a *infoAnswer) text(l *loop) string {
+	text := strings.Join(a.texts, "")
+	if l.clusters {
+		text = info.Aggregate(a.texts, map[string]string{"role": "master"})
+	}
+	return l.srv.presentMode(text)
+}
+
+func (a *infoAnswer) send(l *loop, text string) {
+	if a.resp3 {
+		l.out = resp.AppendVerbatim(l.out[:0], "txt", []byte(text))
 	} else {
-		l.out = resp.AppendBulk(l.out[:0], a.text)
+		l.out = resp.AppendBulkString(l.out[:0], text)
 	}
-	l.finish(r, l.out)
+	a.done(l.out)
+}
+
+// queuedInfo is an INFO among the queued commands of a transaction.
+type queuedInfo struct {
+	at  int    // position among them
+	raw []byte // as it was sent
+	own bool   // the proxy's section is wanted
+	all bool   // others are, too
+}
+
+// queueInfo notes an INFO in the transaction and returns what goes into the block: on
+// one Redis INFO itself, else a stand-in for what is asked after EXEC.
+func (tx *transaction) queueInfo(l *loop, args [][]byte, raw []byte) []byte {
+	q := queuedInfo{at: len(tx.cmds), raw: bytes.Clone(raw)}
+	q.own, q.all = infoSections(args[1:])
+	tx.infos = append(tx.infos, q)
+	if l.clusters || l.srv.opts.Backend.Mode == cluster.Embedded {
+		l.enc = resp.AppendCommand(l.enc[:0], "PING")
+		return l.enc
+	}
+	return raw
+}
+
+// finishExec answers EXEC, once every INFO in the block is complete.
+func (l *loop) finishExec(r *request, tx *transaction, reply []byte) {
+	kind, n, size := resp.ReadHeader(reply)
+	if len(tx.infos) == 0 || r.sess == nil || kind != '*' || int(n) != len(tx.cmds) {
+		l.finish(r, reply)
+		return
+	}
+	answers := make([][]byte, 0, n)
+	for rest := bytes.Clone(reply[size:]); len(rest) > 0; {
+		n := replyLen(rest)
+		answers = append(answers, rest[:n:n])
+		rest = rest[n:]
+	}
+	l.completeInfos(r, tx.infos, answers)
+}
+
+// completeInfos replaces the answers to infos one after the other.
+func (l *loop) completeInfos(r *request, infos []queuedInfo, answers [][]byte) {
+	if len(infos) == 0 {
+		out := resp.AppendArray(nil, len(answers))
+		l.finish(r, append(out, bytes.Join(answers, nil)...))
+		return
+	}
+	q := infos[0]
+	a := &infoAnswer{own: q.own, resp3: r.resp3, done: func(reply []byte) {
+		answers[q.at] = bytes.Clone(reply)
+		l.completeInfos(r, infos[1:], answers)
+	}}
+	text, is := infoText(answers[q.at])
+	switch {
+	case !q.all:
+		a.complete(l)
+	case is:
+		a.texts = []string{text}
+		a.complete(l)
+	case answers[q.at][0] == '-':
+		a.done(answers[q.at])
+	default: // the stand-in
+		a.ask(l, r.laneKey(), q.raw)
+	}
 }
 
 // embeddedInfo is what clients look for in INFO, for a backend that has none.
-func (s *Server) embeddedInfo(b []byte) []byte {
-	return fmt.Appendf(b, "# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\nrun_id:%040d\r\ntcp_port:0\r\nuptime_in_seconds:%d\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
+func (s *Server) embeddedInfo() string {
+	return fmt.Sprintf("# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\nrun_id:%040d\r\ntcp_port:0\r\nuptime_in_seconds:%d\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
 		s.opts.Backend.Version, 0, int(time.Since(s.started).Seconds()))
 }
 

@@ -324,7 +324,8 @@ func (part *censusPart) deliver(l *loop, r *request, reply []byte) {
 	case reply[0] == '-':
 		c.cause, c.fatal = string(reply[1:len(reply)-2]), true
 	default:
-		c.hear(part.addr, string(infoText(reply)))
+		text, _ := infoText(reply)
+		c.hear(part.addr, text)
 	}
 	l.release(r)
 	if c.missing--; c.missing == 0 {

@@ -26,7 +26,8 @@ type transaction struct {
 	touches []touch
 	barrier bool
 	target  target
-	routed  bool     // target is decided by a key seen so far
+	routed  bool // target is decided by a key seen so far
+	infos   []queuedInfo
 	own     []own    // those of cmds that concern the session's state here
 	scripts bool     // it calls scripts or functions
 	shas    [][]byte // digests of the scripts it calls, to be known where it runs
@@ -130,7 +131,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 // queueable commands mean the same on a lane as on the client's own connection.
 func (l *loop) queueable(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "ping", "echo", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
+	case "ping", "echo", "info", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
 		return true
 	}
 	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd)
@@ -158,6 +159,8 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 			return raw // the backend refuses it, or it changes nothing
 		}
 		o.db = db
+	case cmd.Name == "info":
+		return tx.queueInfo(l, args, raw)
 	case cmd.Name == "select", aboutSession(cmd) && l.handlers[cmd.ID] != nil:
 		o.run = l.handlers[cmd.ID]
 		for _, a := range args {
@@ -345,7 +348,7 @@ func (x *execution) deliver(l *loop, r *request, reply []byte) {
 		if r.overrun {
 			reply = []byte("-ERR the transaction was executed, but its reply exceeds clients.max_request\r\n")
 		}
-		l.finish(r, x.complete(r.sess, reply))
+		l.finishExec(r, x.tx, x.complete(r.sess, reply))
 		return
 	}
 	if reply[0] == '-' {

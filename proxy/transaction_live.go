@@ -73,7 +73,7 @@ func (x *execution) note(reply []byte) {
 
 // finish sends EXEC, which makes the proxy do its part when it is answered.
 func (x *execution) finish(l *loop, ln *lane) {
-	if len(x.tx.own) > 0 {
+	if len(x.tx.own)+len(x.tx.infos) > 0 {
 		x.exec.sink, x.exec.limit = x, l.srv.opts.Clients.MaxRequest
 	}
 	ln.send(x.exec, resp.AppendCommand(nil, "EXEC"))
