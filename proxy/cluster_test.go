@@ -50,6 +50,8 @@ func TestCluster(t *testing.T) {
 		{"scripts", testClusterScripts},
 		{"sessions", testClusterSessions},
 		{"pubsub", testClusterPubSub},
+		{"monitor", testClusterMonitor},
+		{"wait", testClusterWait},
 		{"slow shard", testSlowShard},
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},
