@@ -129,7 +129,7 @@ const (
 
 func (dl *denialLog) add(s *session, reason, user, object string) {
 	now := mono.Now()
-	d := denial{1, reason, "toplevel", object, user, s.describe(s.loop.now()), now}
+	d := denial{1, reason, "toplevel", object, user, string(s.describe(nil, s.loop.now(), s.conn.Unconsumed())), now}
 	if s.tx != nil && s.tx.queueing {
 		d.context = "multi"
 	}

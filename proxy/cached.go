@@ -97,6 +97,9 @@ func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
 	l := s.loop
 	l.stats.Hits++
 	l.stats.Commands[cmd.ID].Calls++
+	if s.mute.on {
+		return
+	}
 	if s.head == nil {
 		s.conn.Out = e.AppendReply(s.conn.Reserve(e.Size()), s.resp3)
 		s.conn.Dirty()

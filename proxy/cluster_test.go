@@ -51,6 +51,8 @@ func TestCluster(t *testing.T) {
 		{"sessions", testClusterSessions},
 		{"info", testClusterInfo},
 		{"pubsub", testClusterPubSub},
+		{"monitor", testClusterMonitor},
+		{"wait", testClusterWait},
 		{"slow shard", testSlowShard},
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -189,33 +188,6 @@ func appendString(b []byte, v string) []byte { return resp.AppendBulkString(b, v
 
 func appendPair(b []byte, k, v string) []byte { return appendString(appendString(b, k), v) }
 
-func (s *session) clientUnsupported(cmd *command.Command, args [][]byte, _ []byte) bool {
-	switch cmd.Name {
-	case "client":
-		s.refuse("ERR wrong number of arguments for 'client' command")
-	case "client|help":
-		return s.answer(cmd, func(b []byte) []byte {
-			return appendString(resp.AppendArray(b, 1), "CLIENT ID|INFO|LIST|GETNAME|SETNAME|SETINFO|NO-EVICT|NO-TOUCH: answered by cosky-proxy for its own clients.")
-		})
-	default:
-		s.errorf("ERR 'CLIENT %s' is not supported by cosky-proxy yet", bytes.ToUpper(args[1]))
-	}
-	return true
-}
-
-func (s *session) clientID(cmd *command.Command, _ [][]byte, _ []byte) bool {
-	return s.answer(cmd, func(b []byte) []byte { return resp.AppendInt(b, s.id) })
-}
-
-func (s *session) clientGetName(cmd *command.Command, _ [][]byte, _ []byte) bool {
-	return s.answer(cmd, func(b []byte) []byte {
-		if s.name == "" {
-			return s.appendNull(b)
-		}
-		return appendString(b, s.name)
-	})
-}
-
 func (s *session) appendNull(b []byte) []byte {
 	if s.resp3 {
 		return resp.AppendNull3(b)
@@ -224,15 +196,6 @@ func (s *session) appendNull(b []byte) []byte {
 }
 
 const errClientName = "ERR Client names cannot contain spaces, newlines or special characters."
-
-func (s *session) clientSetName(cmd *command.Command, args [][]byte, _ []byte) bool {
-	if !printable(args[2]) {
-		s.refuse(errClientName)
-		return true
-	}
-	s.name = string(args[2])
-	return s.ok(cmd)
-}
 
 // printable is Redis' rule for names (validateClientAttr): '!' to '~'.
 func printable(b []byte) bool {
@@ -244,58 +207,6 @@ func printable(b []byte) bool {
 	return true
 }
 
-func (s *session) clientSetInfo(cmd *command.Command, args [][]byte, _ []byte) bool {
-	attr, value := args[2], args[3]
-	switch {
-	case !equalFold(attr, "LIB-NAME") && !equalFold(attr, "LIB-VER"):
-		s.errorf("ERR Unrecognized option '%s'", attr)
-		return true
-	case !printable(value):
-		s.errorf("ERR %s cannot contain spaces, newlines or special characters.", bytes.ToLower(attr))
-		return true
-	case equalFold(attr, "LIB-NAME"):
-		s.library = string(value)
-	default:
-		s.libver = string(value)
-	}
-	return s.ok(cmd)
-}
-
-func (s *session) acceptFlag(cmd *command.Command, args [][]byte, _ []byte) bool {
-	if !equalFold(args[2], "ON") && !equalFold(args[2], "OFF") {
-		s.refuse("ERR syntax error")
-		return true
-	}
-	return s.ok(cmd)
-}
-
-func (s *session) clientInfo(cmd *command.Command, _ [][]byte, _ []byte) bool {
-	line := s.describe(s.loop.now())
-	return s.answer(cmd, func(b []byte) []byte { return s.appendText(b, []byte(line)) })
-}
-
-// describe is the session's line of CLIENT LIST.
-func (s *session) describe(now int64) string {
-	last := "NULL"
-	if s.lastCmd != nil {
-		last = s.lastCmd.Name
-	}
-	proto, multi := 2, -1
-	if s.resp3 {
-		proto = 3
-	}
-	if s.tx != nil && s.tx.queueing {
-		multi = len(s.tx.cmds)
-	}
-	flags := "N"
-	if s.subscriptions() > 0 {
-		flags = "P"
-	}
-	channels, patterns := s.subscribed()
-	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=-1 name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=0 multi=%d qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=0 events=r cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
-		s.id, s.addr, s.via, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, flags, s.db, channels, patterns, multi, s.conn.Buffered(), last, s.user, proto, s.library, s.libver)
-}
-
 // appendText appends text as Redis sends INFO and CLIENT LIST: a bulk string in
 // RESP2, a verbatim string in RESP3.
 func (s *session) appendText(b, text []byte) []byte {
@@ -303,56 +214,6 @@ func (s *session) appendText(b, text []byte) []byte {
 		return resp.AppendVerbatim(b, "txt", text)
 	}
 	return resp.AppendBulk(b, text)
-}
-
-// clientList asks every loop for its sessions.
-func (s *session) clientList(cmd *command.Command, args [][]byte, _ []byte) bool {
-	if len(args) > 2 {
-		s.refuse("ERR 'CLIENT LIST' with filters is not supported by cosky-proxy yet")
-		return true
-	}
-	if s.drain() { // one long reply at a time
-		return false
-	}
-	s.exclusive = true
-	l := s.loop
-	r := l.newRequest(s, cmd)
-	r.sentAt = l.now()
-	s.enqueue(r)
-	l.gather(func(o *loop) []byte {
-		var lines []byte
-		for c := range o.sessions {
-			lines = append(lines, c.describe(o.now())...)
-		}
-		return lines
-	}, func(all []byte) {
-		l.countReply(cmd, r.sentAt, false)
-		var reply []byte
-		if r.resp3 {
-			reply = resp.AppendVerbatim(nil, "txt", all)
-		} else {
-			reply = resp.AppendBulk(nil, all)
-		}
-		l.finish(r, reply)
-	})
-	return true
-}
-
-// gather runs f on every loop and hands the joined results to done on this one.
-func (l *loop) gather(f func(*loop) []byte, done func([]byte)) {
-	loops := l.srv.loops
-	parts, missing := make([][]byte, len(loops)), len(loops)
-	for i, o := range loops {
-		o.nl.Post(func() {
-			part := f(o)
-			l.nl.Post(func() {
-				parts[i] = part
-				if missing--; missing == 0 {
-					done(bytes.Join(parts, nil))
-				}
-			})
-		})
-	}
 }
 
 // embeddedSettings are what tools ask a Redis for; the embedded backend has no

@@ -42,14 +42,20 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).selectDB, "select")
 	set((*session).hello, "hello")
 	set((*session).auth, "auth")
-	setAll((*session).clientUnsupported, "client")
+	setAll((*session).clientAlone, "client")
+	set((*session).clientHelp, "client|help")
 	set((*session).clientID, "client|id")
 	set((*session).clientGetName, "client|getname")
 	set((*session).clientSetName, "client|setname")
 	set((*session).clientSetInfo, "client|setinfo")
 	set((*session).clientInfo, "client|info")
 	set((*session).clientList, "client|list")
-	set((*session).acceptFlag, "client|no-evict")
+	set((*session).clientKill, "client|kill")
+	set((*session).clientUnblock, "client|unblock")
+	set((*session).clientPause, "client|pause")
+	set((*session).clientUnpause, "client|unpause")
+	set((*session).clientReply, "client|reply")
+	set((*session).noEvict, "client|no-evict")
 	set((*session).noTouch, "client|no-touch")
 
 	// Seen from a client, the proxy is one standalone master, or with a façade a cluster.
@@ -84,8 +90,10 @@ func newHandlers(o *Options, t *command.Table) []handler {
 		set((*session).smembers, "smembers")
 	}
 
-	set((*session).notYet, "ssubscribe", "sunsubscribe", "monitor", "wait", "waitaof", "sync", "psync", "replconf",
-		"replicaof", "slaveof", "failover", "script|debug")
+	set((*session).notYet, "ssubscribe", "sunsubscribe", "script|debug")
+	set((*session).replication, "sync", "psync", "replconf", "replicaof", "slaveof", "failover")
+	set((*session).startMonitor, "monitor")
+	set((*session).replicated, "wait", "waitaof")
 	if o.Backend.Mode == cluster.Cluster {
 		set((*session).scan, "scan")
 		set((*session).notYet, "migrate", "swapdb", "move", "shutdown")
@@ -110,6 +118,13 @@ func (s *session) notYet(cmd *command.Command, _ [][]byte, _ []byte) bool {
 		where = " in front of a Redis Cluster"
 	}
 	s.errorf("ERR '%s' is not supported by cosky-proxy%s yet", cmd.Name, where)
+	return true
+}
+
+// replication is refused: the proxy is no replica's master, and which server is a
+// master is decided by those who watch over it.
+func (s *session) replication(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	s.errorf("ERR '%s' is not supported by cosky-proxy: replication is between Redis servers, send it to the server itself", cmd.Name)
 	return true
 }
 
@@ -179,6 +194,8 @@ func (s *session) reset(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	s.loop.hub.leave(s)
 	s.unpin()
 	s.leaveHome()
+	s.stopMonitor()
+	s.mute, s.unevictable = muting{}, false
 	s.tx, s.resp3, s.db, s.name, s.user = nil, false, int32(s.loop.srv.opts.Backend.DB), "", defaultUser
 	if s.loop.guard != nil {
 		s.loop.guard.welcome(s)

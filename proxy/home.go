@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"cosky-proxy/router"
 	"cosky-proxy/router/command"
@@ -55,6 +56,10 @@ func (h *home) unset(topic string) {
 		}
 	}
 	h.setup = kept
+}
+
+func (h *home) has(topic string) bool {
+	return slices.ContainsFunc(h.setup, func(st setting) bool { return st.topic == topic })
 }
 
 // lost: the connection has broken. The next command opens another one, in the same

@@ -67,6 +67,8 @@ type lane struct {
 	owner     *session            // of a pin
 	home      *home               // that the pin belongs to; nil: none
 	setup     []setting           // of a home's pin: what the login puts in force
+	monitor   *monitor            // that the pin feeds; nil: none
+	serverID  int64               // of a pin: its CLIENT ID, 0 until it is known
 	leaving   bool                // a pin that goes back to its node when nothing is in flight
 	strayed   bool                // a pin whose connection state is not that of its key any more: of no use to others
 	probe     bool                // opened to find out whether the node is back
@@ -105,7 +107,9 @@ func (ln *lane) attach(nc net.Conn, err error) {
 	}
 	if err == nil {
 		n.stats.Connects++
-		ln.conn, err = l.nl.Attach(nc, ln)
+		if ln.conn, err = l.nl.Attach(nc, ln); err == nil {
+			l.srv.own.Store(ln.conn.LocalAddr(), ln.kind)
+		}
 	}
 	if err != nil {
 		n.stats.ConnectErrors++
@@ -140,6 +144,9 @@ func (ln *lane) login() {
 	}
 	for i := range ln.setup {
 		out, ln.handshake = append(out, ln.setup[i].raw...), ln.handshake+1
+	}
+	if ln.kind == lanePin {
+		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "ID"), ln.handshake+1
 	}
 	if ln.probe && ln.handshake == 0 { // nothing else would make the node answer
 		out, ln.handshake = resp.AppendCommand(out, "PING"), ln.handshake+1
@@ -283,7 +290,7 @@ func (ln *lane) take(b []byte) (int, error) {
 			return 0, err
 		case done:
 			n = m
-		case len(b) < patience:
+		case len(b) < patience, ln.monitor != nil && len(b) < ln.loop.srv.opts.Clients.SubscriberLimit:
 			return 0, nil
 		case ln.raiseFirst():
 			return 0, nil
@@ -314,6 +321,8 @@ func (ln *lane) whole(b []byte) {
 		ln.push(b)
 	case ln.handshake > 0:
 		ln.handshaken(b)
+	case ln.inflight.head == nil && ln.monitor != nil && b[0] == '+':
+		ln.monitor.line(ln.loop, b)
 	case ln.inflight.head == nil:
 		ln.unexpected(b)
 	default:
@@ -395,7 +404,11 @@ func (l *loop) deliver(r *request, reply []byte) {
 }
 
 func (ln *lane) handshaken(reply []byte) {
-	if reply[0] == '-' {
+	if ln.kind == lanePin && ln.handshake == 1 { // an id that is refused is not known, that is all
+		if kind, id, _ := resp.ReadHeader(reply); kind == ':' {
+			ln.serverID = id
+		}
+	} else if reply[0] == '-' {
 		line := string(reply[1 : len(reply)-2])
 		if as := ln.key.as; as != nil {
 			ln.notAccepted(as, line)
@@ -498,6 +511,7 @@ func (ln *lane) lost(line string, rehome bool) {
 	if ln.conn != nil {
 		n.goneIn += ln.conn.Received()
 		n.goneOut += ln.conn.Sent()
+		l.srv.own.Delete(ln.conn.LocalAddr())
 		ln.conn.Close()
 	}
 	queue := ln.inflight

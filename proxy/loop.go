@@ -38,6 +38,7 @@ type loop struct {
 	seq       uint64 // of the request sent last
 	pins      int
 	draining  bool
+	paused    pauseState
 	limits    limits       // what one client may occupy at the moment
 	budgetAt  int64        // when budget was last called (mono)
 	held      atomic.Int64 // bytes in clients' buffers at the last tick

@@ -1,6 +1,10 @@
 package proxy
 
-import "cosky-proxy/router/command"
+import (
+	"slices"
+
+	"cosky-proxy/router/command"
+)
 
 // blocking sends a command that may block its connection on a pin, where it can
 // block nobody else. Nothing of this session follows until it is answered.
@@ -76,6 +80,10 @@ func (s *session) unpin() {
 		s.pin, s.patient = nil, false
 		ln.node.unpin(ln)
 	}
+	for _, ln := range s.waiting {
+		ln.node.unpin(ln)
+	}
+	s.waiting = nil
 	if s.tx != nil && s.tx.pin != nil {
 		ln := s.tx.pin
 		s.tx.pin = nil
@@ -97,6 +105,10 @@ func (s *session) unpinned(ln *lane) {
 	if s.upload != nil && s.upload.pin == ln {
 		s.upload.pin = nil
 	}
+	s.waiting = without(s.waiting, ln)
+	if s.monitor != nil && s.monitor == ln.monitor {
+		s.close("the connection that monitors a backend is lost")
+	}
 	if s.home != nil && s.home == ln.home {
 		s.home.lost(ln)
 	}
@@ -109,6 +121,17 @@ func (ln *lane) settlePin() {
 	if s != nil && s.pin == ln {
 		s.pin, s.patient = nil, false
 	}
+	if s != nil {
+		s.waiting = without(s.waiting, ln)
+	}
 	ln.leaving = false
 	ln.node.unpin(ln)
+}
+
+// without removes ln from lanes.
+func without(lanes []*lane, ln *lane) []*lane {
+	if i := slices.Index(lanes, ln); i >= 0 {
+		return slices.Delete(lanes, i, i+1)
+	}
+	return lanes
 }

@@ -52,6 +52,7 @@ type request struct {
 	keyed     bool   // slot is meaningful: redirects and repeats find the owner by it
 	barrier   bool   // its effects are not known: wait for the invalidation streams before answering
 	overrun   bool
+	mute      bool // its client does not want the reply
 	resp3     bool
 	db        int32
 	as        *credential // of its lane; nil: the proxy's own
@@ -84,6 +85,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	r.laneNext = nil
 	r.sess, r.cmd = s, cmd
 	if s != nil {
+		r.mute = s.muted()
 		r.resp3, r.db, r.as = s.resp3, s.db, s.as
 	}
 	return r
@@ -150,6 +152,9 @@ func (l *loop) finish(r *request, reply []byte) {
 		l.release(r)
 		return
 	}
+	if r.mute {
+		reply = nil
+	}
 	if r != s.head {
 		r.buf = append(r.buf[:0], reply...)
 		r.state = replyReady
@@ -167,6 +172,9 @@ func (l *loop) stream(r *request, piece []byte, done bool) {
 		r.state = replyPartial
 	}
 	s := r.sess
+	if r.mute {
+		piece = nil
+	}
 	switch {
 	case s == nil:
 		if done {

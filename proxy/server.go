@@ -49,6 +49,7 @@ type Server struct {
 	rejected   atomic.Uint64
 	down       atomic.Int64 // nodes that cannot be reached or refuse the login, counted on every loop
 	draining   atomic.Bool
+	own        sync.Map     // local address of connections to the backend → laneKind
 	doubtUntil atomic.Int64 // see doubt.go (mono)
 
 	censuses censuses // guards itself
@@ -254,14 +255,15 @@ func (s *Server) place() (*netloop.Loop, func(*netloop.Conn) netloop.Handler) {
 		}
 	}
 	best.load.Add(1)
-	return best.nl, best.welcome
+	id := s.nextID.Add(1) // here, so that ids are in the order of connecting
+	return best.nl, func(c *netloop.Conn) netloop.Handler { return best.welcome(c, id) }
 }
 
 // welcome makes the session of a new client.
-func (l *loop) welcome(c *netloop.Conn) netloop.Handler {
+func (l *loop) welcome(c *netloop.Conn, id int64) netloop.Handler {
 	now := l.now()
 	s := &session{
-		loop: l, conn: c, id: l.srv.nextID.Add(1),
+		loop: l, conn: c, id: id,
 		addr: c.RemoteAddr(), via: c.LocalAddr(),
 		db: int32(l.srv.opts.Backend.DB), user: defaultUser, since: now, lastSeen: now,
 	}

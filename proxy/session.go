@@ -20,6 +20,7 @@ const (
 	waitDrain               // the next command must not overtake those in flight: until all are answered
 	waitOutput              // the client does not read: until its output is below half of the limit
 	waitInquiry             // the backend is asked what the next command is
+	waitPause               // CLIENT PAUSE: until it is over
 	waitLane                // the lane's queue is full: until the backend has taken some of it
 	waitVerdict             // the backend is asked whether the client may do it: until it answers
 )
@@ -55,14 +56,19 @@ type session struct {
 	rulesChanged bool        // its last command may have changed what users may do
 	since        int64       // connected at (mono)
 
+	// loop-owned: CLIENT
+	mute        muting
+	fleeting    bool // something of it lasts for one command only
+	unevictable bool // CLIENT NO-EVICT
+
 	// loop-owned: replies
-	head, tail *request // FIFO; a request leaves when its reply has been written out
-	inflight   int      // its length
-	held       int      // reply bytes in it that wait for their turn
-	midReply   bool     // the head's reply has been written in part: nothing else may be written
-	captured   *[]byte  // takes the reply of a command that EXEC executes
-	pushes     []byte   // Pub/Sub messages that wait for the end of that reply
-	delayed    fifo     // requests that will be sent again, in order; see loop.later
+	head, tail *request    // FIFO; a request leaves when its reply has been written out
+	inflight   int         // its length
+	held       int         // reply bytes in it that wait for their turn
+	midReply   bool        // the head's reply has been written in part: nothing else may be written
+	captured   *completion // takes the reply of a command that EXEC executes
+	pushes     []byte      // Pub/Sub messages that wait for the end of that reply
+	delayed    fifo        // requests that will be sent again, in order; see loop.later
 
 	// loop-owned: flow
 	wait      waitReason
@@ -77,12 +83,14 @@ type session struct {
 	lastSeen  int64
 
 	// loop-owned: near-cache order
-	fetching int             // reads in flight on fetch lanes
-	touching *[64]uint16     // commands in flight on shared lanes, by stripe
-	everyKey int             // of them, those that may concern every key
-	tx       *transaction    // between MULTI and EXEC, or watching
-	home     *home           // where all of its commands travel; nil: on shared lanes
-	pin      *lane           // leased for a blocking command or an upload
+	fetching int          // reads in flight on fetch lanes
+	touching *[64]uint16  // commands in flight on shared lanes, by stripe
+	everyKey int          // of them, those that may concern every key
+	tx       *transaction // between MULTI and EXEC, or watching
+	home     *home        // where all of its commands travel; nil: on shared lanes
+	pin      *lane        // leased for a blocking command or an upload
+	waiting  []*lane      // leased for WAIT, one per node
+	monitor  *monitor
 	upload   *upload         // a request that is streamed through it
 	subs     map[string]bool // "c"+channel or "p"+pattern; true once confirmed
 	lastCmd  *command.Command
@@ -146,6 +154,9 @@ func (s *session) next(b []byte) int {
 	if !s.dispatch(req) {
 		return 0
 	}
+	if s.fleeting {
+		s.fade()
+	}
 	return n
 }
 
@@ -183,6 +194,13 @@ func (s *session) dispatch(req *resp.Request) bool {
 			s.reject(req.Args[0], refusal)
 			return true
 		}
+	}
+	if s.monitor != nil && s.outside(cmd) {
+		s.reject(req.Args[0], errOutside)
+		return true
+	}
+	if l.paused.kind != pauseNone && s.monitor == nil && s.suspended(cmd) {
+		return false
 	}
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
 		return s.queue(cmd, req.Args, raw)
@@ -296,7 +314,10 @@ func (s *session) write(b []byte) {
 // reply answers the present command with b, in its turn.
 func (s *session) reply(b []byte) {
 	if s.captured != nil {
-		*s.captured = append(*s.captured, b...)
+		s.captured.out = append(s.captured.out, b...)
+		return
+	}
+	if s.muted() {
 		return
 	}
 	if s.head == nil {
@@ -477,6 +498,7 @@ func (s *session) detach() {
 	if l.guard != nil {
 		l.guard.leave(s)
 	}
+	s.stopMonitor()
 	l.goneIn += s.conn.Received()
 	l.goneOut += s.conn.Sent()
 	delete(l.sessions, s)

@@ -306,6 +306,11 @@ func (s *session) push(frame []byte) {
 		s.conn.Out = append(append(s.conn.Reserve(len(frame)), first), frame[1:]...)
 		s.conn.Dirty()
 	}
+	s.checkMessages()
+}
+
+// checkMessages cuts a client off that does not read what it has subscribed to.
+func (s *session) checkMessages() {
 	if s.backlog() > s.loop.srv.opts.Clients.SubscriberLimit {
 		s.loop.stats.Cut++
 		s.close("does not read its messages")

@@ -131,7 +131,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 // queueable commands mean the same on a lane as on the client's own connection.
 func (l *loop) queueable(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "ping", "echo", "info", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
+	case "ping", "echo", "info", "monitor", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
 		return true
 	}
 	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd)
@@ -141,7 +141,8 @@ func (l *loop) queueable(cmd *command.Command) bool {
 // state alone.
 func aboutSession(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict",
+	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict", "client|list", "client|kill",
+		"client|pause", "client|unpause", "client|help", "client|unblock",
 		"auth", "role", "readonly", "readwrite", "asking":
 		return true
 	}
@@ -348,7 +349,7 @@ func (x *execution) deliver(l *loop, r *request, reply []byte) {
 		if r.overrun {
 			reply = []byte("-ERR the transaction was executed, but its reply exceeds clients.max_request\r\n")
 		}
-		l.finishExec(r, x.tx, x.complete(r.sess, reply))
+		x.complete(l, reply)
 		return
 	}
 	if reply[0] == '-' {
@@ -412,38 +413,6 @@ func (x *execution) follow(l *loop, addr string, asking bool) {
 	l.stats.Redirects++
 	r.retries++
 	ln.sendKept(r, asking)
-}
-
-// complete does the proxy's part of a block that was executed.
-func (x *execution) complete(s *session, reply []byte) []byte {
-	own := x.tx.own
-	kind, n, size := resp.ReadHeader(reply)
-	if s == nil || len(own) == 0 || kind != '*' || int(n) != len(x.tx.cmds) {
-		return reply
-	}
-	out, rest := append([]byte(nil), reply[:size]...), reply[size:]
-	for i, cmd := range x.tx.cmds {
-		n := replyLen(rest)
-		answer := rest[:n]
-		rest = rest[n:]
-		if len(own) == 0 || own[0].at != i {
-			out = append(out, answer...)
-			continue
-		}
-		o := own[0]
-		own = own[1:]
-		if o.run != nil {
-			s.captured = &out
-			o.run(s, cmd, o.args, nil)
-			s.captured = nil
-			continue
-		}
-		if answer[0] == '+' {
-			s.db = o.db
-		}
-		out = append(out, answer...)
-	}
-	return out
 }
 
 // replyLen is the length of the complete reply at the start of b, however nested.

@@ -1,0 +1,132 @@
+package proxy
+
+import (
+	"bytes"
+
+	"cosky-proxy/router/command"
+)
+
+// monitor is a session's MONITOR: a connection to every master that does nothing
+// else, whose lines go to the client as they come.
+type monitor struct {
+	s     *session
+	lanes []*lane
+}
+
+// startMonitor answers as Redis' monitorCommand: a second one says nothing at all.
+func (s *session) startMonitor(cmd *command.Command, _ [][]byte, raw []byte) bool {
+	if s.monitor != nil {
+		return true
+	}
+	if s.drain() {
+		return false
+	}
+	l := s.loop
+	m := &monitor{s: s}
+	s.monitor = m
+	targets := l.everyShard()
+	for _, t := range targets {
+		n, cause := l.owner(t.slot)
+		var ln *lane
+		if cause == "" {
+			ln, cause = n.private(s, laneKey{as: s.as})
+		}
+		if cause != "" {
+			s.stopMonitor()
+			s.refuse(cause)
+			return true
+		}
+		ln.monitor, ln.strayed = m, true
+		m.lanes = append(m.lanes, ln)
+	}
+	sc := s.open(cmd, firstAnswer, len(targets), l.effect.reset())
+	s.exclusive = true
+	p := sc.parent
+	sc.after = func(_ *loop, accepted bool, reply []byte) []byte {
+		if s := p.sess; s != nil && !accepted {
+			s.stopMonitor()
+		}
+		return reply
+	}
+	for i, ln := range m.lanes {
+		sc.launch(l, ln, i, raw, targets[i])
+	}
+	return true
+}
+
+func (s *session) stopMonitor() {
+	m := s.monitor
+	if m == nil {
+		return
+	}
+	s.monitor = nil
+	for _, ln := range m.lanes {
+		ln.owner, ln.monitor = nil, nil
+		ln.fail("")
+	}
+}
+
+// outside reports whether a client that monitors may not execute cmd: Redis treats
+// it as a replica.
+func (s *session) outside(cmd *command.Command) bool {
+	return cmd.MayWrite() || cmd.Has(command.ReadOnly) || cmd.Name == "exec" && s.tx != nil && s.tx.touchesKeys()
+}
+
+const errOutside = "ERR Replica can't interact with the keyspace"
+
+func (tx *transaction) touchesKeys() bool {
+	for _, cmd := range tx.cmds {
+		if cmd.MayWrite() || cmd.Has(command.ReadOnly) {
+			return true
+		}
+	}
+	return false
+}
+
+// line passes a whole line on.
+func (m *monitor) line(l *loop, line []byte) {
+	if !l.housekeeping(line) {
+		m.s.emit(line)
+	}
+}
+
+// housekeeping reports whether a line of MONITOR is about what the proxy does of its
+// own accord: logging in, finding out its connections' ids, and proving that an
+// invalidation stream is alive.
+func (l *loop) housekeeping(line []byte) bool {
+	_, rest, ok := bytes.Cut(line, []byte(" ["))
+	if !ok {
+		return false
+	}
+	origin, call, ok := bytes.Cut(rest, []byte("] "))
+	if !ok {
+		return false
+	}
+	_, addr, _ := bytes.Cut(origin, []byte{' '})
+	kind, ours := l.srv.own.Load(string(addr))
+	if !ours {
+		return false
+	}
+	name, more, _ := bytes.Cut(bytes.TrimSuffix(call, []byte("\r\n")), []byte{' '})
+	switch string(name) {
+	case `"PING"`, `"HELLO"`, `"AUTH"`:
+		return true
+	case `"CLIENT"`:
+		return bytes.HasPrefix(more, []byte(`"ID"`)) || kind == laneFetch
+	case `"PTTL"`, `"SELECT"`:
+		return kind == laneFetch
+	}
+	return false
+}
+
+// emit sends the client something that is no reply to a command, between replies
+// only. A client that does not take it in time is cut off.
+func (s *session) emit(b []byte) {
+	if s.midReply {
+		s.pushes = append(s.pushes, b...)
+	} else {
+		s.conn.Out = append(s.conn.Reserve(len(b)), b...)
+		s.conn.Dirty()
+	}
+	s.checkMessages()
+}

@@ -1,0 +1,69 @@
+package proxy_test
+
+import (
+	"strings"
+	"testing"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// TestMonitor: what clients send is shown, what the proxy does of its own accord is
+// not, and a client that monitors can do as little as with Redis.
+func TestMonitor(t *testing.T) {
+	w := startTwins(t, netloop.DefaultTransport)
+	for _, proto := range []int{2, 3} {
+		p, other := w.dial(t, proto), w.dial(t, 2)
+		other.do(script("SET foo 1", "HGETALL ns:cfg:x")...)
+		p.do(script("MONITOR")...)
+		other.do(script("SET foo bar", "GET foo", "LPUSH l 1", "BLPOP l 0")...)
+		for _, c := range []*clustertest.Conn{p.direct, p.behind} {
+			for _, want := range []string{`"SET" "foo" "bar"`, `"GET" "foo"`, `"LPUSH" "l" "1"`, `"BLPOP" "l" "0"`} {
+				if line := c.ReadReply(); line[0] != '+' || !strings.HasSuffix(line, want+"\r\n") {
+					t.Errorf("MONITOR shows %q, want %s", line, want)
+				}
+			}
+		}
+		long := strings.Repeat("x", 1<<20)
+		other.do([]string{"SET", "foo", long})
+		for _, c := range []*clustertest.Conn{p.direct, p.behind} {
+			if line := c.ReadReply(); !strings.HasSuffix(line, `"`+long+"\"\r\n") {
+				t.Errorf("MONITOR shows %d bytes of a long line", len(line))
+			}
+		}
+		// A second MONITOR says nothing; keys are out of bounds; RESET ends it.
+		p.direct.Send(encodeAll(script("MONITOR", "GET foo", "SET foo 2")...))
+		p.behind.Send(encodeAll(script("MONITOR", "GET foo", "SET foo 2")...))
+		for range 2 {
+			if got, want := p.behind.ReadReply(), p.direct.ReadReply(); got != want {
+				t.Errorf("while monitoring: got %q, a direct connection gets %q", got, want)
+			}
+		}
+		p.do(script("RESET", "GET nothing", "MULTI", "MONITOR", "EXEC")...)
+		other.do(script("SET foo 3")...)
+		p.do(script("ECHO quiet")...)
+	}
+}
+
+// testClusterMonitor: the lines of all masters come together.
+func testClusterMonitor(t *testing.T, _ *shared, p *proxytest.Discovered) {
+	monitor, client := clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)
+	if got := monitor.Do("MONITOR"); got != "+OK\r\n" {
+		t.Fatalf("MONITOR answers %q", got)
+	}
+	missing := map[string]bool{}
+	for i := range 3 {
+		key := keyOf("m", i)
+		client.Do("SET", key, "v")
+		missing[key] = true
+	}
+	for len(missing) > 0 {
+		line := monitor.ReadReply()
+		for key := range missing {
+			if strings.HasSuffix(line, `"SET" "`+key+"\" \"v\"\r\n") {
+				delete(missing, key)
+			}
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package proxy
+
+import "cosky-proxy/proxy/resp"
+
+// completion is the reply of an executed block while the proxy puts its own answers
+// in the place of those of the backend's PINGs, one after the other: some have to be
+// asked of other loops.
+type completion struct {
+	x       *execution
+	out     []byte // the reply so far
+	rest    []byte // the backend's answers that have not been looked at
+	at      int    // commands done
+	own     []own  // those of the proxy's that have not been run
+	waiting bool   // for an answer promised to it
+}
+
+// complete does the proxy's part of a block that was executed, then answers EXEC.
+func (x *execution) complete(l *loop, reply []byte) {
+	kind, n, size := resp.ReadHeader(reply)
+	if x.exec.sess == nil || len(x.tx.own) == 0 || kind != '*' || int(n) != len(x.tx.cmds) {
+		l.finishExec(x.exec, x.tx, reply)
+		return
+	}
+	owned := append([]byte(nil), reply...)
+	c := &completion{x: x, out: owned[:size:size], rest: owned[size:], own: x.tx.own}
+	c.run(l)
+}
+
+func (c *completion) run(l *loop) {
+	s := c.x.exec.sess
+	for s != nil && c.at < len(c.x.tx.cmds) {
+		i := c.at
+		c.at++
+		n := replyLen(c.rest)
+		answer := c.rest[:n]
+		c.rest = c.rest[n:]
+		if len(c.own) == 0 || c.own[0].at != i {
+			c.out = append(c.out, answer...)
+			continue
+		}
+		o := c.own[0]
+		c.own = c.own[1:]
+		if o.run == nil { // SELECT
+			if answer[0] == '+' {
+				s.db = o.db
+			}
+			c.out = append(c.out, answer...)
+			continue
+		}
+		s.captured = c
+		o.run(s, c.x.tx.cmds[i], o.args, nil)
+		s.captured = nil
+		if c.waiting {
+			return
+		}
+	}
+	l.finishExec(c.x.exec, c.x.tx, c.out)
+}
+
+// promised waits for r's answer.
+func (c *completion) promised(r *request) {
+	r.sink = c
+	c.waiting = true
+}
+
+// deliver takes an answer that was promised.
+func (c *completion) deliver(l *loop, r *request, reply []byte) {
+	c.out = append(c.out, reply...)
+	c.waiting = false
+	l.release(r)
+	c.run(l)
+}
