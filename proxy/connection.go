@@ -291,9 +291,9 @@ func (s *session) describe(now int64) string {
 	if s.subscriptions() > 0 {
 		flags = "P"
 	}
-	channels, patterns := s.subscribed()
-	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=-1 name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=0 multi=%d qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=0 events=r cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
-		s.id, s.addr, s.via, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, flags, s.db, channels, patterns, multi, s.conn.Buffered(), last, s.user, proto, s.library, s.libver)
+	channels, patterns, shards := s.subscribed()
+	return fmt.Sprintf("id=%d addr=%s laddr=%s fd=-1 name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=%d multi=%d qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=0 events=r cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s\n",
+		s.id, s.addr, s.via, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, flags, s.db, channels, patterns, shards, multi, s.conn.Buffered(), last, s.user, proto, s.library, s.libver)
 }
 
 // appendText appends text as Redis sends INFO and CLIENT LIST: a bulk string in

@@ -52,6 +52,7 @@ type request struct {
 	keyed     bool   // slot is meaningful: redirects and repeats find the owner by it
 	barrier   bool   // its effects are not known: wait for the invalidation streams before answering
 	overrun   bool
+	hushes    bool // its client gets no message before its reply has been written
 	resp3     bool
 	db        int32
 	as        *credential // of its lane; nil: the proxy's own

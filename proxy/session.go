@@ -21,6 +21,7 @@ const (
 	waitOutput              // the client does not read: until its output is below half of the limit
 	waitInquiry             // the backend is asked what the next command is
 	waitLane                // the lane's queue is full: until the backend has taken some of it
+	waitTopics              // EXEC subscribes: until the backend has confirmed that
 )
 
 // session is one client: its protocol state, the queue that keeps its replies in
@@ -73,15 +74,21 @@ type session struct {
 	lastSeen  int64
 
 	// loop-owned: near-cache order
-	fetching int             // reads in flight on fetch lanes
-	touching *[64]uint16     // commands in flight on shared lanes, by stripe
-	everyKey int             // of them, those that may concern every key
-	tx       *transaction    // between MULTI and EXEC, or watching
-	home     *home           // where all of its commands travel; nil: on shared lanes
-	pin      *lane           // leased for a blocking command or an upload
-	upload   *upload         // a request that is streamed through it
-	subs     map[string]bool // "c"+channel or "p"+pattern; true once confirmed
+	fetching int          // reads in flight on fetch lanes
+	touching *[64]uint16  // commands in flight on shared lanes, by stripe
+	everyKey int          // of them, those that may concern every key
+	tx       *transaction // between MULTI and EXEC, or watching
+	home     *home        // where all of its commands travel; nil: on shared lanes
+	pin      *lane        // leased for a blocking command or an upload
+	upload   *upload      // a request that is streamed through it
 	lastCmd  *command.Command
+
+	// loop-owned: Pub/Sub
+	subs      map[topicID]membership
+	shardSubs int      // of them, shard channels
+	joined    int      // subscriptions so far
+	hushed    int      // replies in flight that have to come before any message
+	early     []*topic // that an EXEC in flight subscribes to
 }
 
 // OnData executes every complete request in b, as far as nothing makes the
@@ -340,6 +347,9 @@ func (s *session) advance() {
 			s.tail = nil
 		}
 		s.inflight--
+		if r.hushes {
+			s.unhush()
+		}
 		l.release(r)
 		r = s.head
 		if r == nil || r.state == replyWaiting {
@@ -467,7 +477,7 @@ func (s *session) detach() {
 		}
 	}
 	s.holding = nil
-	l.hub.leave(s)
+	s.leaveAll()
 	s.unpin()
 	s.leaveHome()
 	if l.guard != nil {
