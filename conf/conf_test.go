@@ -175,7 +175,7 @@ func companion(o *option) []string {
 // other is an allowed value of o that is not its default.
 func other(t *testing.T, o *option) string {
 	t.Helper()
-	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy"} {
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "disconnect"} {
 		d := Default()
 		table := options(d)
 		for i := range table {

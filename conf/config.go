@@ -26,6 +26,7 @@ type Config struct {
 	Protocol  Protocol
 	NearCache NearCache
 	Scripts   Scripts
+	PubSub    PubSub
 }
 
 // Auth says who may do what.
@@ -92,6 +93,12 @@ type Scripts struct {
 	MaxBytes Bytes
 }
 
+// PubSub says what becomes of subscribers when the backend ends their subscription.
+type PubSub struct {
+	OnLoss             string        // "resubscribe" or "disconnect"
+	ResubscribeTimeout time.Duration // how long resubscribing may take before they are disconnected
+}
+
 // Default returns the configuration that applies where nothing else is said.
 func Default() *Config {
 	return &Config{
@@ -144,5 +151,6 @@ func Default() *Config {
 			Stripes:      65536,
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
+		PubSub:  PubSub{OnLoss: "resubscribe", ResubscribeTimeout: 10 * time.Second},
 	}
 }

@@ -65,5 +65,8 @@ func options(c *Config) []option {
 
 		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
 		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),
+
+		choice("pubsub.on_loss", &c.PubSub.OnLoss, []string{"resubscribe", "disconnect"}, "what becomes of subscribers when the backend ends their subscription"),
+		duration("pubsub.resubscribe_timeout", &c.PubSub.ResubscribeTimeout, 100*time.Millisecond, day, "how long resubscribing may take before they are disconnected"),
 	}
 }

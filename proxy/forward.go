@@ -116,10 +116,12 @@ func (l *loop) common(args [][]byte, keys []int) (t target, same bool) {
 type effectScratch struct {
 	touches []touch
 	barrier bool // it may have changed or shown more than touches say
+	sink    sink // takes its reply; nil: the client does
+	hushes  bool // see request
 }
 
 func (e *effectScratch) reset() *effectScratch {
-	e.touches, e.barrier = e.touches[:0], false
+	e.touches, e.barrier, e.sink, e.hushes = e.touches[:0], false, nil, false
 	return e
 }
 
@@ -204,6 +206,13 @@ func (s *session) lane(n *node) (*lane, string) {
 // begin marks r's effects as under way.
 func (l *loop) begin(r *request, e *effectScratch) {
 	r.barrier = e.barrier
+	if e.sink != nil {
+		r.sink = e.sink
+	}
+	if e.hushes {
+		r.hushes = true
+		r.sess.hushed++
+	}
 	if e.barrier && r.sess != nil {
 		r.ordered = true
 		r.sess.everyKey++

@@ -76,9 +76,10 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).watch, "watch")
 	set((*session).unwatch, "unwatch")
 
-	set((*session).subscribe, "subscribe", "psubscribe")
-	set((*session).unsubscribe, "unsubscribe", "punsubscribe")
+	set((*session).subscribe, "subscribe", "psubscribe", "ssubscribe")
+	set((*session).unsubscribe, "unsubscribe", "punsubscribe", "sunsubscribe")
 	set((*session).publish, "publish", "spublish")
+	set((*session).pubsub, "pubsub|channels", "pubsub|numsub", "pubsub|numpat", "pubsub|shardchannels", "pubsub|shardnumsub")
 
 	set((*session).eval, "eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro")
 	set((*session).scriptLoad, "script|load")
@@ -90,14 +91,13 @@ func newHandlers(o *Options, t *command.Table) []handler {
 		set((*session).smembers, "smembers")
 	}
 
-	set((*session).notYet, "ssubscribe", "sunsubscribe", "script|debug")
+	set((*session).notYet, "script|debug")
 	set((*session).replication, "sync", "psync", "replconf", "replicaof", "slaveof", "failover")
 	set((*session).startMonitor, "monitor")
 	set((*session).replicated, "wait", "waitaof")
 	if o.Backend.Mode == cluster.Cluster {
 		set((*session).scan, "scan")
 		set((*session).notYet, "migrate", "swapdb", "move", "shutdown")
-		setAll((*session).notYet, "pubsub")
 	}
 	if o.Auth.Mode == AuthProxy {
 		setACLHandlers(set)
@@ -155,13 +155,7 @@ func (s *session) ping(cmd *command.Command, args [][]byte, raw []byte) bool {
 		s.refuse("ERR wrong number of arguments for 'ping' command")
 		return true
 	case s.subscriptions() > 0 && !s.resp3:
-		return s.answer(cmd, func(b []byte) []byte {
-			b = resp.AppendBulk(resp.AppendArray(b, 2), []byte("pong"))
-			if len(args) == 2 {
-				return resp.AppendBulk(b, args[1])
-			}
-			return resp.AppendBulk(b, nil)
-		})
+		return s.answer(cmd, func(b []byte) []byte { return appendPong(b, args) })
 	case s.loop.inDoubt(), s.as != nil:
 		return s.pingBackend(cmd, args, raw)
 	case len(args) == 2:
@@ -170,6 +164,15 @@ func (s *session) ping(cmd *command.Command, args [][]byte, raw []byte) bool {
 	s.loop.stats.Commands[cmd.ID].Calls++
 	s.reply(replyPong)
 	return true
+}
+
+// appendPong appends the answer to the PING of a RESP2 connection that has subscribed.
+func appendPong(b []byte, args [][]byte) []byte {
+	b = resp.AppendBulk(resp.AppendArray(b, 2), []byte("pong"))
+	if len(args) == 2 {
+		return resp.AppendBulk(b, args[1])
+	}
+	return resp.AppendBulk(b, nil)
 }
 
 func (s *session) echo(cmd *command.Command, args [][]byte, _ []byte) bool {
@@ -191,7 +194,7 @@ func (s *session) reset(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	if s.drain() {
 		return false
 	}
-	s.loop.hub.leave(s)
+	s.leaveAll()
 	s.unpin()
 	s.leaveHome()
 	s.stopMonitor()

@@ -361,7 +361,7 @@ func (ln *lane) piece(b []byte, done bool) {
 	}
 	if done {
 		ln.inflight.pop()
-		r.lane = nil
+		r.lane, r.origin = nil, ln.node.addr
 		l.account(ln.node, r, false)
 	}
 	if r.sink != nil {

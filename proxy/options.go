@@ -63,6 +63,7 @@ type Options struct {
 	Scripts      ScriptOptions
 	Facade       FacadeOptions
 	Auth         AuthOptions
+	PubSub       PubSubOptions
 }
 
 // FacadeOptions describe the cluster of proxies that clients are shown.
@@ -111,3 +112,18 @@ type ScriptOptions struct {
 	MaxCount int
 	MaxBytes int64
 }
+
+// PubSubOptions say what becomes of subscribers when the backend ends their subscription.
+type PubSubOptions struct {
+	OnLoss             OnLoss
+	ResubscribeTimeout time.Duration // how long that may take before they are disconnected
+}
+
+// OnLoss is a way to treat subscribers that may have missed messages.
+type OnLoss string
+
+// The values of pubsub.on_loss.
+const (
+	Resubscribe OnLoss = "resubscribe" // subscribe again; they do not notice
+	Disconnect  OnLoss = "disconnect"  // as a Redis that goes away would
+)

@@ -1,11 +1,15 @@
 package proxy_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
 )
@@ -144,24 +148,101 @@ func TestMessagesBetweenReplies(t *testing.T) {
 	})
 }
 
-// TestSubscriberOfLostBackend: a subscriber is never left connected to silence.
-func TestSubscriberOfLostBackend(t *testing.T) {
-	onTransports(t, func(t *testing.T, transport netloop.Transport) {
-		w := startTwins(t, transport)
-		c := clustertest.Dial(t, w.proxy)
-		c.Do("SUBSCRIBE", "ch")
-		w.behind.Restart()
-		c.ExpectClosed()
-		again := clustertest.Dial(t, w.proxy)
-		clustertest.Await(t, "a new subscription", func() error {
-			if got := again.Do("SUBSCRIBE", "ch"); strings.HasPrefix(got, "-") {
-				return fmt.Errorf("got %q", got)
+// outlives publishes to channel until every subscriber has got a message again.
+func outlives(t *testing.T, channel string, publish func(message string), subscribers ...*clustertest.Conn) {
+	t.Helper()
+	waiting, n := subscribers, 0
+	clustertest.Await(t, "messages to arrive again", func() error {
+		n++
+		publish(fmt.Sprint(n))
+		var silent []*clustertest.Conn
+		for _, c := range waiting {
+			switch got, err := c.TryReply(10 * time.Millisecond); {
+			case err == nil && strings.Contains(got, bulk(channel)):
+			case err == nil:
+				t.Fatalf("got %.200q", got)
+			case !errors.Is(err, os.ErrDeadlineExceeded):
+				t.Fatalf("a subscriber was disconnected: %v", err)
+			default:
+				silent = append(silent, c)
 			}
-			return nil
-		})
-		w.behind.Do("PUBLISH", "ch", "m")
-		again.Expect("*3\r\n$7\r\nmessage\r\n$2\r\nch\r\n$1\r\nm\r\n")
+		}
+		if waiting = silent; len(silent) > 0 {
+			return fmt.Errorf("%d subscribers have got nothing", len(silent))
+		}
+		return nil
 	})
+}
+
+// TestSubscribersOutliveTheirBackend (PS-03): the same connections get messages again
+// after a restart, and after somebody has killed the subscription connections.
+func TestSubscribersOutliveTheirBackend(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		behind := clustertest.StartRedis(t)
+		p, addr := proxytest.Start(t, strict(t, behind, transport))
+		var subscribers []*clustertest.Conn
+		for i := range 100 {
+			c := clustertest.Dial(t, addr)
+			switch i % 3 {
+			case 0:
+				c.Do("SUBSCRIBE", "ch")
+			case 1:
+				c.Do("PSUBSCRIBE", "c?")
+			default:
+				c.Do("SSUBSCRIBE", "ch")
+			}
+			subscribers = append(subscribers, c)
+		}
+		publish := func(message string) {
+			for _, command := range []string{"PUBLISH", "SPUBLISH"} {
+				if _, err := behind.DoErr(command, "ch", message); err != nil {
+					t.Logf("%s: %v", command, err)
+				}
+			}
+		}
+		behind.Restart()
+		outlives(t, "ch", publish, subscribers...)
+		if killed := behind.Do("CLIENT", "KILL", "TYPE", "pubsub"); killed != int64(2) {
+			t.Errorf("%v connections subscribe for 2 loops", killed)
+		}
+		again := clustertest.Dial(t, addr)
+		again.Do("SUBSCRIBE", "ch")
+		outlives(t, "ch", publish, again)
+		s := p.Stats()
+		if s.FeedsLost != 4 || s.Resubscriptions != 12 || s.SubscribersDropped != 0 {
+			t.Errorf("%d feeds lost, %d topics put in force again, %d clients dropped; want 4, 12, 0", s.FeedsLost, s.Resubscriptions, s.SubscribersDropped)
+		}
+	})
+}
+
+// TestSubscribersAreDisconnected: nobody stays connected to silence, neither when that
+// is how a loss is to be treated, nor when the backend does not come back.
+func TestSubscribersAreDisconnected(t *testing.T) {
+	for name, tt := range map[string]struct {
+		onLoss proxy.OnLoss
+		lose   func(*clustertest.Redis)
+	}{
+		"disconnect":  {proxy.Disconnect, (*clustertest.Redis).Restart},
+		"resubscribe": {proxy.Resubscribe, (*clustertest.Redis).Stop},
+	} {
+		t.Run(name, func(t *testing.T) {
+			behind := clustertest.StartRedis(t)
+			o := strict(t, behind, netloop.DefaultTransport)
+			o.PubSub = proxy.PubSubOptions{OnLoss: tt.onLoss, ResubscribeTimeout: 300 * time.Millisecond}
+			p, addr := proxytest.Start(t, o)
+			c, bystander := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+			c.Do("SUBSCRIBE", "ch")
+			bystander.Do("PING")
+			tt.lose(behind)
+			c.ExpectClosed()
+			if got := p.Stats().SubscribersDropped; got != 1 {
+				t.Errorf("%d clients dropped, want 1", got)
+			}
+			if got := bystander.Do("ECHO", "x"); got != bulk("x") {
+				t.Errorf("a client that does not subscribe got %q", got)
+			}
+		})
+	}
 }
 
 // TestSilentSubscriberIsCutOff: who does not read its messages loses its

@@ -53,6 +53,7 @@ type request struct {
 	barrier   bool   // its effects are not known: wait for the invalidation streams before answering
 	overrun   bool
 	mute      bool // its client does not want the reply
+	hushes    bool // its client gets no message before its reply has been written
 	resp3     bool
 	db        int32
 	as        *credential // of its lane; nil: the proxy's own

@@ -246,13 +246,6 @@ func (s *session) scriptFlush(cmd *command.Command, _ [][]byte, raw []byte) bool
 	return ok
 }
 
-// publish goes to the shard that owns the channel's name: CoSky's channels share
-// the hash tag of their keys, so subscribers there see events in order.
-func (s *session) publish(cmd *command.Command, args [][]byte, raw []byte) bool {
-	t := s.loop.target(args[1])
-	return s.send(cmd, raw, t, s.loop.effect.reset())
-}
-
 // groupStripe is the stripe of the open set that key belongs to, if any.
 func (l *loop) groupStripe(key []byte) (st nearcache.Stripe, ok bool) {
 	g := coskey.GroupOf(key)

@@ -25,9 +25,11 @@ type Server struct {
 	log          *slog.Logger
 	loops        []*loop
 	scripts      *scriptMemory
+	roster       *roster
 	events       *eventSource // nil unless CoSky's Pub/Sub is a source
 	sources      sources
 	fieldsExpire bool // hash fields may expire by themselves (Redis 7.4 and later)
+	repliesFirst bool // who publishes to itself gets the reply before the message (Redis 7.2 and later)
 	started      time.Time
 
 	// guarded by its own lock
@@ -90,7 +92,9 @@ func New(opts Options) (*Server, error) {
 	s := &Server{
 		opts: opts, log: opts.Logger, sources: src,
 		scripts:      newScriptMemory(opts.Scripts),
+		roster:       newRoster(),
 		fieldsExpire: atLeast(opts.Backend.Version, 7, 4),
+		repliesFirst: atLeast(opts.Backend.Version, 7, 2),
 		started:      time.Now(),
 	}
 	s.commands.Store(&vocabulary{command.Builtin(), newHandlers(&opts, command.Builtin())})

@@ -23,6 +23,7 @@ const (
 	waitPause               // CLIENT PAUSE: until it is over
 	waitLane                // the lane's queue is full: until the backend has taken some of it
 	waitVerdict             // the backend is asked whether the client may do it: until it answers
+	waitTopics              // EXEC subscribes: until the backend has confirmed that
 )
 
 // session is one client: its protocol state, the queue that keeps its replies in
@@ -91,9 +92,15 @@ type session struct {
 	pin      *lane        // leased for a blocking command or an upload
 	waiting  []*lane      // leased for WAIT, one per node
 	monitor  *monitor
-	upload   *upload         // a request that is streamed through it
-	subs     map[string]bool // "c"+channel or "p"+pattern; true once confirmed
+	upload   *upload // a request that is streamed through it
 	lastCmd  *command.Command
+
+	// loop-owned: Pub/Sub
+	subs      map[topicID]membership
+	shardSubs int      // of them, shard channels
+	joined    int      // subscriptions so far
+	hushed    int      // replies in flight that have to come before any message
+	early     []*topic // that an EXEC in flight subscribes to
 }
 
 // OnData executes every complete request in b, as far as nothing makes the
@@ -365,6 +372,9 @@ func (s *session) advance() {
 			s.tail = nil
 		}
 		s.inflight--
+		if r.hushes {
+			s.unhush()
+		}
 		l.release(r)
 		r = s.head
 		if r == nil || r.state == replyWaiting {
@@ -492,7 +502,7 @@ func (s *session) detach() {
 		}
 	}
 	s.holding = nil
-	l.hub.leave(s)
+	s.leaveAll()
 	s.unpin()
 	s.leaveHome()
 	if l.guard != nil {

@@ -28,7 +28,8 @@ type transaction struct {
 	target  target
 	routed  bool // target is decided by a key seen so far
 	infos   []queuedInfo
-	own     []own    // those of cmds that concern the session's state here
+	own     []own // those of cmds that the proxy takes part in
+	sub     subscribing
 	scripts bool     // it calls scripts or functions
 	shas    [][]byte // digests of the scripts it calls, to be known where it runs
 
@@ -39,10 +40,11 @@ type transaction struct {
 
 // own is a queued command that the proxy takes part in when EXEC executes it.
 type own struct {
-	at   int      // position among the queued commands
-	run  handler  // answers it; a PING stands in for it in the block. nil: SELECT, which the backend executes
-	args [][]byte // of run
-	db   int32    // of SELECT
+	at    int      // position among the queued commands
+	run   handler  // answers it; a PING stands in for it in the block
+	amend amender  // changes the backend's answer. nil, as run is: SELECT, which the backend executes
+	args  [][]byte // of run and amend
+	db    int32    // of SELECT
 }
 
 // endsTransaction: these are executed at once between MULTI and EXEC, as Redis'
@@ -131,10 +133,10 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 // queueable commands mean the same on a lane as on the client's own connection.
 func (l *loop) queueable(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "ping", "echo", "info", "monitor", "config|set", "hgetall", "smembers", "publish", "spublish", "unwatch", "select", "script|load", "script|exists", "script|flush":
+	case "ping", "echo", "info", "monitor", "config|set", "hgetall", "smembers", "unwatch", "select", "script|load", "script|exists", "script|flush":
 		return true
 	}
-	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd)
+	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd) || aboutPubSub(cmd)
 }
 
 // aboutSession: the proxy itself answers these, at once and out of the session's
@@ -164,13 +166,17 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 		return tx.queueInfo(l, args, raw)
 	case cmd.Name == "select", aboutSession(cmd) && l.handlers[cmd.ID] != nil:
 		o.run = l.handlers[cmd.ID]
-		for _, a := range args {
-			o.args = append(o.args, bytes.Clone(a))
+	default:
+		if o.run, o.amend = tx.adoptPubSub(cmd); o.run == nil && o.amend == nil {
+			return raw
 		}
+	}
+	if o.run != nil {
 		l.enc = resp.AppendCommand(l.enc[:0], "PING")
 		raw = l.enc
-	default:
-		return raw
+	}
+	for _, a := range args {
+		o.args = append(o.args, bytes.Clone(a))
 	}
 	tx.own = append(tx.own, o)
 	return raw
@@ -205,6 +211,7 @@ func (s *session) discard(cmd *command.Command, _ [][]byte, _ []byte) bool {
 func (s *session) endTransaction() {
 	tx := s.tx
 	s.tx = nil
+	s.unprepare(tx)
 	if tx.pin == nil {
 		return
 	}
@@ -229,11 +236,17 @@ func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
 		s.refuse("EXECABORT Transaction discarded because of previous errors.")
 		return true
 	case tx.lostPin && tx.watches > 0:
-		s.tx = nil
+		s.endTransaction()
 		return s.answer(cmd, s.appendNullArray)
 	case len(tx.cmds) == 0 && tx.pin == nil:
 		s.tx = nil
 		return s.answer(cmd, func(b []byte) []byte { return append(b, "*0\r\n"...) })
+	case tx.sub.wanted && !s.prepare(tx):
+		return false
+	case tx.sub.refusal != "":
+		s.endTransaction()
+		s.refuse("EXECABORT Transaction discarded because of: " + strings.TrimPrefix(tx.sub.refusal, "ERR "))
+		return true
 	}
 	return s.run(cmd, tx)
 }
@@ -281,6 +294,7 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 		ln.waiting = append(ln.waiting, s)
 		return !s.pause(waitLane)
 	}
+	tx.spareReplies(l)
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed, r.alone, r.private = t.slot, tx.routed, true, tx.strays()
 	l.begin(r, &effectScratch{touches: tx.touches, barrier: tx.barrier})
@@ -290,6 +304,7 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	}
 	x.exec, r.block = r, x
 	r.raw = resp.AppendCommand(r.raw[:0], "EXEC")
+	s.hush(r, tx)
 	s.enqueue(r)
 	s.tx = nil
 	if tx.pin != nil {
@@ -316,7 +331,7 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 // then has to be a private one.
 func (tx *transaction) strays() bool {
 	for i := range tx.own {
-		if tx.own[i].run == nil {
+		if tx.own[i].run == nil && tx.own[i].amend == nil {
 			return true
 		}
 	}
@@ -349,7 +364,7 @@ func (x *execution) deliver(l *loop, r *request, reply []byte) {
 		if r.overrun {
 			reply = []byte("-ERR the transaction was executed, but its reply exceeds clients.max_request\r\n")
 		}
-		x.complete(l, reply)
+		x.answer(l, r, reply)
 		return
 	}
 	if reply[0] == '-' {

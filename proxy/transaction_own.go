@@ -40,6 +40,10 @@ func (c *completion) run(l *loop) {
 		}
 		o := c.own[0]
 		c.own = c.own[1:]
+		if o.amend != nil {
+			c.out = append(c.out, o.amend(s, c.x.tx.cmds[i], &o, c.x.exec.origin, answer)...)
+			continue
+		}
 		if o.run == nil { // SELECT
 			if answer[0] == '+' {
 				s.db = o.db

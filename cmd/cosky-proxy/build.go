@@ -203,6 +203,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: cfg.Scripts.MaxCount, MaxBytes: int64(cfg.Scripts.MaxBytes)},
 		Facade:  proxy.FacadeOptions{Addrs: cfg.ClusterFacade, Own: cfg.ClusterAnnounce},
+		PubSub:  proxy.PubSubOptions{OnLoss: proxy.OnLoss(cfg.PubSub.OnLoss), ResubscribeTimeout: cfg.PubSub.ResubscribeTimeout},
 	}
 }
 

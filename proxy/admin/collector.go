@@ -72,6 +72,10 @@ func newCollector(opts Options) *collector {
 			counter("nearcache_bypasses_total", "Cacheable reads that passed the near-cache by: a write in flight, a dead lease, no source.", func(s *S) uint64 { return s.Bypasses }),
 			counter("nearcache_invalidations_total", "Invalidations received from the backend or caused by writes.", func(s *S) uint64 { return s.Invalidations }),
 
+			counter("pubsub_feeds_lost_total", "Connections for subscriptions that broke while in use.", func(s *S) uint64 { return s.FeedsLost }),
+			counter("pubsub_resubscriptions_total", "Channels and patterns that were put in force again after a loss.", func(s *S) uint64 { return s.Resubscriptions }),
+			counter("pubsub_subscribers_dropped_total", "Clients disconnected because their subscription was lost.", func(s *S) uint64 { return s.SubscribersDropped }),
+
 			gauge("lanes", "Shared connections to the backend open now.", func(s *S) int64 { return s.Lanes }),
 			gauge("pins", "Private connections leased to clients now.", func(s *S) int64 { return s.Pins }),
 			counter("pins_refused_total", "Commands refused because upstream.max_pins was reached.", func(s *S) uint64 { return s.PinsRefused }),

@@ -60,6 +60,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 			MaxStaleness: time.Second, TTL: time.Minute, PubSubTTL: time.Second, MaxEntry: 1 << 20,
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: 10000, MaxBytes: 64 << 20},
+		PubSub:  proxy.PubSubOptions{OnLoss: proxy.Resubscribe, ResubscribeTimeout: 10 * time.Second},
 	}
 }
 

@@ -23,6 +23,11 @@ type Counters struct {
 	Bypasses      uint64 // cacheable reads sent on uncached: a write in flight, a dead lease, no source
 	Invalidations uint64 // invalidations received or caused by writes
 
+	// Pub/Sub.
+	FeedsLost          uint64 // subscription connections that broke while in use
+	Resubscriptions    uint64 // channels and patterns that were put in force again
+	SubscribersDropped uint64 // clients disconnected because theirs was not
+
 	// Upstream.
 	Lanes         int64  // shared connections open now
 	Pins          int64  // private connections leased to clients now
@@ -157,6 +162,10 @@ func (c *Counters) add(o *Counters) {
 	c.Joined += o.Joined
 	c.Bypasses += o.Bypasses
 	c.Invalidations += o.Invalidations
+
+	c.FeedsLost += o.FeedsLost
+	c.Resubscriptions += o.Resubscriptions
+	c.SubscribersDropped += o.SubscribersDropped
 
 	c.Lanes += o.Lanes
 	c.Pins += o.Pins

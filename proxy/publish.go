@@ -1,0 +1,60 @@
+package proxy
+
+import (
+	"bytes"
+
+	"cosky-proxy/router"
+	"cosky-proxy/router/command"
+)
+
+// publish goes to the shard that owns the channel's name: CoSky's channels share
+// the hash tag of their keys, so subscribers there see events in order.
+func (s *session) publish(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	e := l.effect.reset()
+	if l.srv.roster.size.Load() > 0 {
+		e.sink = &publication{kind: publishKind(cmd), channel: string(args[1])}
+		e.hushes = s.subscriptions() > 0 && l.srv.repliesFirst
+	}
+	return s.send(cmd, raw, l.target(args[1]), e)
+}
+
+// publishKind is the kind of subscription that a message is for in the first place.
+func publishKind(cmd *command.Command) subKind {
+	if cmd.Name == "spublish" {
+		return kindShard
+	}
+	return kindChannel
+}
+
+// publication is a PUBLISH in flight whose answer has to count clients.
+type publication struct {
+	kind    subKind
+	channel string
+}
+
+func (p *publication) deliver(l *loop, r *request, reply []byte) {
+	reply = l.srv.roster.published(r.origin, p.kind, p.channel, reply)
+	s := r.sess
+	if s == nil || s.subscriptions() == 0 {
+		l.finish(r, reply)
+		return
+	}
+	// A client that publishes to itself gets the message with the reply: behind it or, before
+	// Redis 7.2, ahead of it.
+	reply = bytes.Clone(reply)
+	l.hub.audience(s.as).barrier(func() { l.finish(r, reply) })
+}
+
+// pubsub asks every shard and makes the answer count clients.
+func (s *session) pubsub(cmd *command.Command, args [][]byte, raw []byte) bool {
+	kept := make([][]byte, len(args))
+	for i, a := range args {
+		kept[i] = bytes.Clone(a)
+	}
+	merge := func(replies [][]byte, _ []router.Share, _ bool) []byte {
+		return s.loop.srv.roster.inspected(cmd, kept, "", replies)
+	}
+	_, ok := s.broadcast(cmd, merge, raw, s.loop.effect.reset())
+	return ok
+}
