@@ -102,6 +102,38 @@ func TestClusterWideCommands(t *testing.T) {
 		expectReply(t, conn, "DBSIZE", "-ERR 'dbsize' concerns all shards of the Redis Cluster, but a transaction is executed by one\r\n")
 		expectReply(t, conn, "EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n")
 	})
+	t.Run("keys of several slots", func(t *testing.T) {
+		node := clustertest.Dial(t, c.Nodes[0].Addr)
+		a, b := keyOf("a", 0), keyOf("b", 1)
+		for _, words := range []string{
+			"RENAME a b", "RENAMENX a b", "COPY a b", "SMOVE a b m", "LMOVE a b LEFT LEFT", "RPOPLPUSH a b", "BRPOPLPUSH a b 1", "BLMOVE a b LEFT LEFT 1",
+			"SUNION a b", "SINTER a b", "SDIFF a b", "SUNIONSTORE a b", "SINTERSTORE a b", "SDIFFSTORE a b", "SINTERCARD 2 a b",
+			"ZUNION 2 a b", "ZUNIONSTORE a 1 b", "ZINTERSTORE a 2 a b", "ZDIFF 2 a b", "ZINTERCARD 2 a b", "ZRANGESTORE a b 0 -1", "ZMPOP 2 a b MIN", "BZMPOP 1 2 a b MIN",
+			"BLPOP a b 1", "BZPOPMIN a b 1", "LMPOP 2 a b LEFT", "BLMPOP 1 2 a b LEFT", "LCS a b", "BITOP AND a b", "PFCOUNT a b", "PFMERGE a b", "MSETNX a 1 b 2",
+			"XREAD STREAMS a b 0 0", "XREADGROUP GROUP g c STREAMS a b > >", "XREAD BLOCK 1 STREAMS a b 0 0",
+			"GEORADIUS a 1 1 1 km STORE b", "GEORADIUSBYMEMBER a m 1 km STOREDIST b", "GEOSEARCHSTORE a b FROMMEMBER m BYRADIUS 1 km",
+			"SORT a STORE b", "SORT a BY w*", "SORT_RO a GET x*", "EVAL return(1) 2 a b", "EVAL_RO return(1) 2 a b", "EVALSHA 0 2 a b", "FCALL f 2 a b", "FCALL_RO f 2 a b",
+			"MIGRATE 127.0.0.1 1 \"\" 0 10 KEYS a b", "OBJECT ENCODING a b", "WATCH a b",
+			"ZUNIONSTORE a 5 b", "ZUNION 0 a b", "ZUNION x a b", "LMPOP 3 a b LEFT", "SINTERCARD 9 a b", "EVAL return(1) 7 a b", "EVAL return(1) -1 a b", "FCALL f 3 a b", "XREAD STREAMS a b 0",
+		} {
+			var args []string
+			for _, w := range strings.Fields(words) {
+				switch w {
+				case "a":
+					w = a
+				case "b":
+					w = b
+				case `""`:
+					w = ""
+				}
+				args = append(args, w)
+			}
+			want := node.Do(args...)
+			if got := conn.Do(args...); got != want {
+				t.Errorf("%q: got %q, a node says %q", args, got, want)
+			}
+		}
+	})
 	t.Run("a script is killed", func(t *testing.T) {
 		busy := clustertest.Dial(t, p.Addr)
 		killScripts(t, conn, busy, keyOf("busy", 1))
