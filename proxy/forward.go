@@ -6,6 +6,7 @@ import (
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/nearcache/coskey"
+	"cosky-proxy/router"
 	"cosky-proxy/router/command"
 )
 
@@ -234,13 +235,16 @@ func (s *session) keyless(cmd *command.Command, args [][]byte, raw []byte) bool 
 	l := s.loop
 	e := l.effect.reset()
 	l.concernUnknown(e, cmd)
+	if cmd.Has(command.AllowBusy) && (!l.clusters || router.ScopeOf(cmd) == router.AllShards) {
+		return s.aside(cmd, args, raw, e)
+	}
 	if !l.clusters {
 		return s.send(cmd, raw, target{}, e)
 	}
-	switch cmd.Request {
-	case command.RequestDefault:
+	switch router.ScopeOf(cmd) {
+	case router.AnyShard:
 		return s.send(cmd, raw, l.anyShard(), e)
-	case command.RequestAllShards, command.RequestAllNodes:
+	case router.AllShards, router.AllNodes:
 		return s.scatterAll(cmd, args, raw, e)
 	default:
 		s.refuse(unsupportedOnCluster(cmd))
@@ -249,7 +253,7 @@ func (s *session) keyless(cmd *command.Command, args [][]byte, raw []byte) bool 
 }
 
 func unsupportedOnCluster(cmd *command.Command) string {
-	return fmt.Sprintf("ERR '%s' is not supported by cosky-proxy in front of a Redis Cluster yet", cmd.Name)
+	return fmt.Sprintf("ERR '%s' concerns a single server, and cosky-proxy does not choose one of a Redis Cluster's", cmd.Name)
 }
 
 // anyShard is a target that is the same for every keyless command: the shard of

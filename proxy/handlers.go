@@ -97,7 +97,8 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).replicated, "wait", "waitaof")
 	if o.Backend.Mode == cluster.Cluster {
 		set((*session).scan, "scan")
-		set((*session).notYet, "migrate", "swapdb", "move", "shutdown")
+		set((*session).keysMatching, "keys")
+		set((*session).debug, "debug")
 	}
 	if o.Auth.Mode == AuthProxy {
 		setACLHandlers(set)

@@ -125,13 +125,13 @@ func (s *session) leaveIfEmpty() {
 }
 
 // firstAnswer merges answers that say the same everywhere: an error if there is one.
-func firstAnswer(replies [][]byte, _ []router.Share, _ bool) []byte {
-	for _, r := range replies {
+func firstAnswer(a *router.Answers) []byte {
+	for _, r := range a.Replies {
 		if r[0] == '-' {
 			return r
 		}
 	}
-	return replies[0]
+	return a.Replies[0]
 }
 
 // lease is a private connection to n: the session's home there, or a pin.

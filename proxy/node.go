@@ -26,6 +26,7 @@ type node struct {
 	plain     [2]*lane          // shared lanes of database 0 and the proxy's own user, by protocol, without the map
 	fetch     map[int32]*lane   // by database
 	idle      map[laneKey][]*lane
+	asides    map[laneKey]*lane  // shared by commands that must not wait for a script; opened on demand
 	opened    map[*lane]struct{} // every lane that is not closed, retired ones and pins included
 	stats     *stats.Node
 	goneIn    uint64 // bytes of connections that have closed
@@ -45,7 +46,7 @@ func (l *loop) node(addr string) *node {
 		n = &node{
 			loop: l, addr: addr,
 			shared: make(map[laneKey]*lane), fetch: make(map[int32]*lane),
-			idle: make(map[laneKey][]*lane), opened: make(map[*lane]struct{}),
+			idle: make(map[laneKey][]*lane), asides: make(map[laneKey]*lane), opened: make(map[*lane]struct{}),
 			stats: l.stats.Node(addr),
 		}
 		l.nodes[addr] = n
@@ -72,6 +73,20 @@ func (n *node) lane(key laneKey) (ln *lane, cause string) {
 	if key.db == 0 && key.as == nil {
 		n.plain[index(key.resp3)] = ln
 	}
+	return ln, ""
+}
+
+// asideLane is a shared connection that never carries a script, so that one can be stopped. Its login
+// is all that Redis executes meanwhile, so key has database 0.
+func (n *node) asideLane(key laneKey) (ln *lane, cause string) {
+	if ln = n.asides[key]; ln != nil {
+		return ln, ""
+	}
+	if n.avoided() {
+		return nil, n.cause
+	}
+	ln = n.open(key, laneShared)
+	n.asides[key] = ln
 	return ln, ""
 }
 
@@ -190,6 +205,9 @@ func (n *node) unlist(ln *lane) {
 		if ln.key.db == 0 && ln.key.as == nil {
 			n.plain[index(ln.key.resp3)] = nil
 		}
+	}
+	if n.asides[ln.key] == ln {
+		delete(n.asides, ln.key)
 	}
 	if n.fetch[ln.key.db] == ln {
 		delete(n.fetch, ln.key.db)

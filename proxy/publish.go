@@ -52,8 +52,8 @@ func (s *session) pubsub(cmd *command.Command, args [][]byte, raw []byte) bool {
 	for i, a := range args {
 		kept[i] = bytes.Clone(a)
 	}
-	merge := func(replies [][]byte, _ []router.Share, _ bool) []byte {
-		return s.loop.srv.roster.inspected(cmd, kept, "", replies)
+	merge := func(a *router.Answers) []byte {
+		return s.loop.srv.roster.inspected(cmd, kept, "", a.Replies)
 	}
 	_, ok := s.broadcast(cmd, merge, raw, s.loop.effect.reset())
 	return ok

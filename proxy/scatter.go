@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/router"
@@ -15,8 +16,7 @@ import (
 type scatter struct {
 	parent  *request
 	merge   router.Merge
-	shares  []router.Share // which arguments each child got; nil: every child got all
-	replies [][]byte       // by child
+	answers router.Answers // by child
 	missing int            // children that have not answered
 	size    int            // bytes of the replies so far
 	after   func(l *loop, ok bool, reply []byte) []byte
@@ -38,7 +38,7 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 		return !wait
 	}
 	sc := s.open(cmd, router.MergeFor(cmd), len(shares), e)
-	sc.shares = shares
+	sc.answers.Shares = shares
 	for i := range shares {
 		l.enc = router.AppendShare(l.enc[:0], args, step, &shares[i])
 		sc.launch(l, lanes[i], i, l.enc, target{shares[i].Slot, true})
@@ -46,19 +46,89 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 	return true
 }
 
-// scatterAll sends a command to every shard.
+// scatterAll sends a command to every server it concerns.
 func (s *session) scatterAll(cmd *command.Command, args [][]byte, raw []byte, e *effectScratch) bool {
+	l := s.loop
 	merge := router.MergeFor(cmd)
 	switch {
 	case merge == nil:
 		s.refuse(unsupportedOnCluster(cmd))
 		return true
-	case s.loop.topo.Uncovered() > 0: // a partial answer would be a wrong one
+	case l.topo.Uncovered() > 0: // a partial answer would be a wrong one
 		s.refuse(errUnbound)
 		return true
 	}
-	_, ok := s.broadcast(cmd, merge, raw, e)
+	var sc *scatter
+	var ok bool
+	if router.ScopeOf(cmd) == router.AllNodes {
+		sc, ok = s.sendToEach(cmd, merge, raw, e, l.everyNode(), s.lane)
+	} else {
+		sc, ok = s.broadcast(cmd, merge, raw, e)
+	}
+	if sc != nil {
+		sc.keepArgs(args)
+	}
 	return ok
+}
+
+// keepArgs shows the merge what was asked for.
+func (sc *scatter) keepArgs(args [][]byte) {
+	for _, a := range args {
+		sc.answers.Args = append(sc.answers.Args, bytes.Clone(a))
+	}
+}
+
+// everyNode are all masters and replicas.
+func (l *loop) everyNode() []*node {
+	nodes := slices.Clone(l.shards)
+	for i := range l.topo.Shards {
+		for _, replica := range l.topo.Shards[i].Replicas {
+			nodes = append(nodes, l.node(replica.Addr))
+		}
+	}
+	return nodes
+}
+
+// aside sends a command that Redis executes while a script runs, to every master, on connections
+// that no script holds up. What the client itself has sent before comes first.
+func (s *session) aside(cmd *command.Command, args [][]byte, raw []byte, e *effectScratch) bool {
+	if s.drain() {
+		return false
+	}
+	s.exclusive = true
+	sc, ok := s.sendToEach(cmd, router.MergeFor(cmd), raw, e, s.loop.shards, func(n *node) (*lane, string) {
+		return n.asideLane(laneKey{0, s.resp3, s.as})
+	})
+	if sc != nil {
+		sc.keepArgs(args)
+	}
+	return ok
+}
+
+// sendToEach sends raw to these very servers, which nobody else can answer for; via chooses the connection. sc is nil
+// when the command was refused or has to wait (ok false).
+func (s *session) sendToEach(cmd *command.Command, merge router.Merge, raw []byte, e *effectScratch, nodes []*node, via func(*node) (*lane, string)) (sc *scatter, ok bool) {
+	if s.fetching > 0 && !e.none() {
+		return nil, !s.drain()
+	}
+	lanes := make([]*lane, 0, len(nodes))
+	for _, n := range nodes {
+		ln, cause := via(n)
+		switch {
+		case cause != "":
+			s.refuse(cause)
+			return nil, true
+		case ln.full():
+			ln.waiting = append(ln.waiting, s)
+			return nil, !s.pause(waitLane)
+		}
+		lanes = append(lanes, ln)
+	}
+	sc = s.open(cmd, merge, len(lanes), e)
+	for i, ln := range lanes {
+		ln.send(sc.child(s.loop, ln, i), raw)
+	}
+	return sc, true
 }
 
 // broadcast sends raw to every shard; sc is nil when the command was refused or
@@ -125,7 +195,9 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 
 // open puts the parent into the reply queue.
 func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effectScratch) *scatter {
-	return &scatter{parent: s.openParent(cmd, e), merge: merge, replies: make([][]byte, n), missing: n}
+	sc := &scatter{parent: s.openParent(cmd, e), merge: merge, missing: n}
+	sc.answers.Replies, sc.answers.From, sc.answers.RESP3 = make([][]byte, n), make([]string, n), s.resp3
+	return sc
 }
 
 // openParent is the place in the reply queue of a command for which others are sent.
@@ -138,10 +210,20 @@ func (s *session) openParent(cmd *command.Command, e *effectScratch) *request {
 	return p
 }
 
-func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
+// child is the request for the part number i, which travels on ln.
+func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 	c := l.newRequest(nil, nil)
 	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
 	c.resp3, c.db, c.as = sc.parent.resp3, sc.parent.db, sc.parent.as
+	if ln != nil {
+		sc.answers.From[i] = ln.node.addr
+	}
+	return c
+}
+
+// launch sends a part to the owner of t, whoever that is when it has to be sent again.
+func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
+	c := sc.child(l, ln, i)
 	c.slot, c.keyed = t.slot, t.keyed
 	c.raw = append(c.raw[:0], raw...)
 	if ln == nil {
@@ -157,14 +239,14 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 		reply = fmt.Appendf(nil, "-ERR the merged reply would exceed clients.max_request (%d bytes); ask for fewer keys at once\r\n", l.srv.opts.Clients.MaxRequest)
 	}
 	sc.size += len(reply)
-	sc.replies[r.index] = bytes.Clone(reply)
+	sc.answers.Replies[r.index] = bytes.Clone(reply)
 	l.release(r)
 	sc.missing--
 	if sc.missing > 0 {
 		return
 	}
 	p := sc.parent
-	merged := sc.merge(sc.replies, sc.shares, p.resp3)
+	merged := sc.merge(&sc.answers)
 	failed := merged[0] == '-'
 	if sc.after != nil {
 		merged = sc.after(l, !failed, merged)

@@ -88,6 +88,10 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 		s.refuse("ERR Command not allowed inside a transaction")
 		return true
 	}
+	if l.spread(cmd) {
+		s.refuse(errSpread(cmd))
+		return true
+	}
 	if !l.queueable(cmd) {
 		s.errorf("ERR '%s' inside MULTI is not supported by cosky-proxy yet", cmd.Name)
 		return true

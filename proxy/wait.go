@@ -59,13 +59,13 @@ func (s *session) waitOn(n *node) (ln *lane, cause string) {
 
 // leastOf merges what several masters answer to WAIT (a number) or WAITAOF (two): the
 // smallest of each.
-func leastOf(replies [][]byte, _ []router.Share, _ bool) []byte {
-	least := firstAnswer(replies, nil, false)
+func leastOf(a *router.Answers) []byte {
+	least := firstAnswer(a)
 	if least[0] == '-' {
 		return least
 	}
 	numbers := countsOf(least)
-	for _, r := range replies {
+	for _, r := range a.Replies {
 		for i, n := range countsOf(r) {
 			numbers[i] = min(numbers[i], n)
 		}

@@ -7,10 +7,18 @@ import (
 	"cosky-proxy/router/command"
 )
 
-// Merge makes one reply of the shards' replies. shares says which arguments each
-// shard got, nil when all got the same. An error of any shard is the answer: a partial
+// Answers are the servers' replies to one command.
+type Answers struct {
+	Args    [][]byte // the command's; nil when each got a share of its own
+	Replies [][]byte
+	Shares  []Share  // which arguments each reply is about; nil: all
+	From    []string // addresses of the servers, by reply
+	RESP3   bool
+}
+
+// Merge makes one reply of several. An error of any server is the answer: a partial
 // figure would be a wrong one.
-type Merge func(replies [][]byte, shares []Share, resp3 bool) []byte
+type Merge func(a *Answers) []byte
 
 // MergeFor returns how cmd's replies become one, by the response policy that
 // Redis publishes in the command's tips, or nil when nothing sensible is known.
@@ -20,6 +28,28 @@ func MergeFor(cmd *command.Command) Merge {
 		return scatterArray
 	case "randomkey":
 		return anyKey
+	case "lastsave":
+		return fold(func(a, b int64) int64 { return min(a, b) }) // everything up to then is saved
+	case "save", "bgsave", "bgrewriteaof", "acl|load", "module|load", "module|loadex", "module|unload":
+		return allSucceeded
+	case "slowlog|get":
+		return newest(slowlogTime)
+	case "acl|log":
+		return newest(aclLogTime)
+	case "latency|latest":
+		return latencyLatest
+	case "latency|history":
+		return byTime
+	case "latency|histogram":
+		return histograms
+	case "latency|doctor", "latency|graph", "memory|doctor", "memory|malloc-stats":
+		return report
+	case "memory|stats":
+		return totals
+	case "function|stats":
+		return functionStats
+	case "script|kill", "function|kill":
+		return killed
 	}
 	switch cmd.Response {
 	case command.ResponseOneSucceeded:
@@ -53,14 +83,16 @@ func firstError(replies [][]byte) []byte {
 	return nil
 }
 
-func allSucceeded(replies [][]byte, _ []Share, _ bool) []byte {
+func allSucceeded(a *Answers) []byte {
+	replies := a.Replies
 	if e := firstError(replies); e != nil {
 		return e
 	}
 	return replies[0]
 }
 
-func oneSucceeded(replies [][]byte, _ []Share, _ bool) []byte {
+func oneSucceeded(a *Answers) []byte {
+	replies := a.Replies
 	for _, r := range replies {
 		if r[0] != '-' {
 			return r
@@ -71,7 +103,8 @@ func oneSucceeded(replies [][]byte, _ []Share, _ bool) []byte {
 
 // fold combines integers, or arrays of integers element by element.
 func fold(f func(a, b int64) int64) Merge {
-	return func(replies [][]byte, _ []Share, _ bool) []byte {
+	return func(a *Answers) []byte {
+		replies := a.Replies
 		if e := firstError(replies); e != nil {
 			return e
 		}
@@ -113,7 +146,8 @@ func integers(b []byte, n int64) []int64 {
 }
 
 // concat joins arrays, as KEYS needs it.
-func concat(replies [][]byte, _ []Share, _ bool) []byte {
+func concat(a *Answers) []byte {
+	replies := a.Replies
 	if e := firstError(replies); e != nil {
 		return e
 	}
@@ -135,7 +169,8 @@ func concat(replies [][]byte, _ []Share, _ bool) []byte {
 }
 
 // scatterArray puts each share's elements back at the places of its keys.
-func scatterArray(replies [][]byte, shares []Share, _ bool) []byte {
+func scatterArray(a *Answers) []byte {
+	replies, shares := a.Replies, a.Shares
 	if e := firstError(replies); e != nil {
 		return e
 	}
@@ -163,7 +198,8 @@ func scatterArray(replies [][]byte, shares []Share, _ bool) []byte {
 
 // anyKey picks one of the keys that the shards named; a shard without keys
 // answers null.
-func anyKey(replies [][]byte, _ []Share, _ bool) []byte {
+func anyKey(a *Answers) []byte {
+	replies := a.Replies
 	if e := firstError(replies); e != nil {
 		return e
 	}

@@ -59,10 +59,10 @@ func words(t *testing.T, raw []byte) string {
 
 func TestMerge(t *testing.T) {
 	tests := []struct {
-		name, command string
-		replies       []string
-		shares        []Share
-		want          string
+		name, args string // the command, a subcommand as "config|get", and its arguments
+		replies    []string
+		shares     []Share
+		want       string
 	}{
 		{"values go back to the places of their keys", "mget",
 			[]string{"*2\r\n$1\r\nx\r\n$-1\r\n", "*1\r\n$1\r\ny\r\n"}, []Share{{Keys: []int{1, 3}}, {Keys: []int{2}}},
@@ -80,12 +80,42 @@ func TestMerge(t *testing.T) {
 		{"lists are joined", "keys", []string{"*1\r\n$1\r\na\r\n", "*0\r\n", "*2\r\n$1\r\nb\r\n$1\r\nc\r\n"}, nil,
 			"*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"},
 		{"any key of any shard", "randomkey", []string{"$-1\r\n", "$1\r\nk\r\n", "$-1\r\n"}, nil, "$1\r\nk\r\n"},
+		{"the oldest save", "lastsave", []string{":7\r\n", ":5\r\n", ":9\r\n"}, nil, ":5\r\n"},
+		{"nothing runs but what cannot be killed", "script|kill", []string{"-NOTBUSY none\r\n", "-UNKILLABLE it wrote\r\n"}, nil, "-UNKILLABLE it wrote\r\n"},
+		{"the newest entries first", "slowlog|get 2",
+			[]string{"*2\r\n*2\r\n:4\r\n:10\r\n*2\r\n:3\r\n:8\r\n", "*1\r\n*2\r\n:1\r\n:9\r\n"}, nil,
+			"*2\r\n*2\r\n:4\r\n:10\r\n*2\r\n:1\r\n:9\r\n"},
+		{"all entries", "slowlog|get -1", []string{"*1\r\n*2\r\n:4\r\n:8\r\n", "*1\r\n*2\r\n:1\r\n:9\r\n"}, nil,
+			"*2\r\n*2\r\n:1\r\n:9\r\n*2\r\n:4\r\n:8\r\n"},
+		{"an entry's age is its time", "acl|log",
+			[]string{"*1\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n2.500\r\n", "*1\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n1.250\r\n"}, nil,
+			"*2\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n1.250\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n2.500\r\n"},
+		{"a log is emptied", "acl|log RESET", []string{"+OK\r\n", "+OK\r\n"}, nil, "+OK\r\n"},
+		{"the last time of an event, the maximum of all", "latency|latest",
+			[]string{"*1\r\n*4\r\n$3\r\nfoo\r\n:10\r\n:5\r\n:9\r\n", "*2\r\n*4\r\n$3\r\nbar\r\n:1\r\n:2\r\n:3\r\n*4\r\n$3\r\nfoo\r\n:11\r\n:4\r\n:7\r\n"}, nil,
+			"*2\r\n*4\r\n$3\r\nfoo\r\n:11\r\n:4\r\n:9\r\n*4\r\n$3\r\nbar\r\n:1\r\n:2\r\n:3\r\n"},
+		{"samples in the order of time", "latency|history foo",
+			[]string{"*2\r\n*2\r\n:1\r\n:7\r\n*2\r\n:5\r\n:8\r\n", "*1\r\n*2\r\n:3\r\n:9\r\n"}, nil,
+			"*3\r\n*2\r\n:1\r\n:7\r\n*2\r\n:3\r\n:9\r\n*2\r\n:5\r\n:8\r\n"},
+		{"histograms add up bucket by bucket", "latency|histogram",
+			[]string{
+				"*2\r\n$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:3\r\n$14\r\nhistogram_usec\r\n*4\r\n:1\r\n:1\r\n:4\r\n:3\r\n",
+				"*2\r\n$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:2\r\n$14\r\nhistogram_usec\r\n*2\r\n:2\r\n:2\r\n",
+			}, nil,
+			"*2\r\n$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:5\r\n$14\r\nhistogram_usec\r\n*6\r\n:1\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n"},
+		{"all say the same", "memory|doctor", []string{"$2\r\nhi\r\n", "$2\r\nhi\r\n"}, nil, "$2\r\nhi\r\n"},
+		{"each says its own", "memory|doctor", []string{"$2\r\nhi\r\n", "$2\r\nho\r\n"}, nil, "$18\r\n# a:1\nhi\n# b:2\nho\n\r\n"},
+		{"sums, and the highest ratio", "memory|stats",
+			[]string{"*6\r\n$1\r\na\r\n:1\r\n$1\r\nr\r\n$3\r\n0.5\r\n$4\r\ndb.0\r\n*2\r\n$1\r\no\r\n:2\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nr\r\n$4\r\n10.5\r\n"}, nil,
+			"*6\r\n$1\r\na\r\n:3\r\n$1\r\nr\r\n$4\r\n10.5\r\n$4\r\ndb.0\r\n*2\r\n$1\r\no\r\n:2\r\n"},
+		{"who runs a function", "function|stats", []string{"*2\r\n$1\r\nr\r\n$-1\r\n", "*2\r\n$1\r\nr\r\n*0\r\n"}, nil, "*2\r\n$1\r\nr\r\n*0\r\n"},
 		{"no key anywhere", "randomkey", []string{"$-1\r\n", "$-1\r\n"}, nil, "$-1\r\n"},
 	}
 	for _, tt := range tests {
-		cmd := command.LookupFull([]byte(tt.command))
+		name, _, _ := strings.Cut(tt.args, " ")
+		cmd := command.LookupFull([]byte(name))
 		if cmd == nil {
-			t.Fatalf("no command %q", tt.command)
+			t.Fatalf("no command %q", name)
 		}
 		var replies [][]byte
 		for _, r := range tt.replies {
@@ -93,10 +123,10 @@ func TestMerge(t *testing.T) {
 		}
 		merge := MergeFor(cmd)
 		if merge == nil {
-			t.Errorf("%s: %s cannot be merged", tt.name, tt.command)
+			t.Errorf("%s: %s cannot be merged", tt.name, name)
 			continue
 		}
-		if got := merge(replies, tt.shares, false); string(got) != tt.want {
+		if got := merge(&Answers{Args: argv(strings.Replace(tt.args, "|", " ", 1)), Replies: replies, Shares: tt.shares, From: []string{"a:1", "b:2", "c:3"}}); string(got) != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -113,12 +143,39 @@ func TestEveryFanOutHasAMerge(t *testing.T) {
 	}
 	slices.Sort(without)
 	want := []string{
-		"function|stats",
 		"info", // the proxy asks one shard and adds its own
-		"latency|doctor", "latency|graph", "latency|histogram", "latency|history", "latency|latest",
-		"memory|doctor", "memory|malloc-stats", "memory|stats",
 	}
 	if !slices.Equal(without, want) {
 		t.Errorf("without a merge: %q, want %q", without, want)
+	}
+}
+
+func TestScopes(t *testing.T) {
+	for name, want := range map[string]Scope{
+		"dbsize": AllShards, "flushall": AllShards, "script|load": AllShards, "slowlog|get": AllShards, "bgsave": AllShards,
+		"config|set": AllNodes, "acl|setuser": AllNodes,
+		"config|get": AnyShard, "time": AnyShard, "function|list": AnyShard, "acl|list": AnyShard,
+		"scan": Nowhere, "shutdown": Nowhere,
+	} {
+		if got := ScopeOf(command.LookupFull([]byte(name))); got != want {
+			t.Errorf("%s: got %d, want %d", name, got, want)
+		}
+	}
+	// What goes to several servers has one answer.
+	for _, cmd := range command.All() {
+		if scope := ScopeOf(cmd); (scope == AllShards || scope == AllNodes) && cmd.Name != "info" && MergeFor(cmd) == nil {
+			t.Errorf("%s has no merge", cmd.Name)
+		}
+	}
+}
+
+func TestFixedTag(t *testing.T) {
+	for _, tt := range [][2]string{
+		{"*", ""}, {"a*", ""}, {"key", "key"}, {"{a}", "{a}"}, {"{a}*", "{a}"}, {"x{a}:[bc]?", "x{a}"}, {"{a*}", ""}, {"*{a}", ""},
+		{"{}a*", ""}, {`{a\}}*`, ""}, {"{a", "{a"}, {"{a*", ""}, {"}{a}*", "}{a}"},
+	} {
+		if got := string(FixedTag([]byte(tt[0]))); got != tt[1] {
+			t.Errorf("%s: got %q, want %q", tt[0], got, tt[1])
+		}
 	}
 }

@@ -34,6 +34,9 @@ func (c *Command) overlay() {
 	case "xreadgroup":
 		// The group remembers what it has handed out.
 		c.touch = true
+	case "msetnx":
+		// Redis 7.0 publishes that it may be split, later ones do not: all or nothing it is.
+		c.Split = 0
 	}
 
 	switch c.Name {
