@@ -12,7 +12,7 @@ ARGS     ?=
 FUZZTIME ?= 200000x
 
 .DEFAULT_GOAL := build
-.PHONY: build run test race fuzz bench lint check clean help tools
+.PHONY: build run test test-clients race fuzz bench lint check clean help tools
 
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
@@ -25,6 +25,9 @@ tools: # install redis-server and what else the tests start, where it is missing
 
 test: tools build ## install redis-server when it is missing, run all tests; PKG=./conf narrows
 	$(GO) test -timeout 10m $(PKG)
+
+test-clients: tools build ## drive the proxy with the client libraries of other languages
+	$(GO) test -timeout 10m -count 1 -run 'Client' ./test
 
 race: tools build ## run all tests under the race detector
 	$(GO) test -race -timeout 15m $(PKG)
@@ -48,4 +51,4 @@ clean: ## remove what make built
 	rm -rf bin
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,281 +1,261 @@
+//go:build !race
+
 package test
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/test/harness"
 )
 
 // Client libraries connect with their default settings: what they send at connect time
 // (HELLO, CLIENT SETINFO, INFO, …) differs, and is where proxies fail them.
+//
+// Not under the race detector, which sees nothing of a program under test.
 
-// onServers runs f in front of a real Redis and of a real cluster. The embedded server does
-// not know all that libraries use.
-func onServers(t *testing.T, f func(t *testing.T, p *harness.Proxy)) {
-	for name, start := range map[string]func(testing.TB) backend{"standalone": standalone, "cluster": clustered} {
+// features are what every client shows, in each protocol it speaks and on each target.
+var features = []string{"strings", "hashes", "pipeline", "transaction", "watch", "blocking", "pubsub", "scripts", "scan"}
+
+// target is where clients connect to.
+type target struct {
+	name  string
+	kind  string // single, or cluster for the library's cluster client
+	addrs []string
+}
+
+func (t target) String() string { return t.name + "=" + t.kind + "@" + strings.Join(t.addrs, ",") }
+
+// startTargets starts every combination that clients meet, each once.
+func startTargets(t *testing.T) []target {
+	single, many := standalone(t).url, clustered(t).url
+	return []target{
+		{"standalone", "single", []string{binary.Start(t, "--backend", single).Addr}},
+		{"cluster", "single", []string{binary.Start(t, "--backend", many).Addr}},
+		{"facade", "cluster", startFacade(t, single, 2)},
+		{"facade-on-cluster", "cluster", startFacade(t, many, 1)},
+	}
+}
+
+// startFacade starts n proxies in front of one backend which clients see as a cluster.
+func startFacade(t *testing.T, backend string, n int) []string {
+	t.Helper()
+	var addrs, args []string
+	for len(addrs) < n {
+		addr := fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t))
+		if !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+			args = append(args, "--cluster-facade", addr)
+		}
+	}
+	for _, addr := range addrs {
+		binary.Start(t, append(args, "--listen", addr, "--backend", backend)...)
+	}
+	return addrs
+}
+
+// program is one client library. It takes targets and prints a line "TARGET RESPn FEATURE"
+// for everything that works.
+type program struct {
+	argv      func(t *testing.T) []string
+	protocols []string
+	lacks     []string // "TARGET FEATURE": what the library itself does not have
+}
+
+// notYet is what the proxy cannot do in front of a cluster.
+var notYet = []string{"cluster scan", "facade-on-cluster scan"}
+
+// subject is what a line is about: target and feature.
+var subject = regexp.MustCompile(`^(\S+) RESP\d (\w+)`)
+
+func programs() map[string]program {
+	both := []string{"RESP2", "RESP3"}
+	return map[string]program{
+		"redis-cli":  {argv: func(*testing.T) []string { return []string{"bash", "clients/cli/redis-cli.sh"} }, protocols: both},
+		"go-redis":   {argv: goProgram, protocols: both},
+		"redis-py":   {argv: pythonProgram, protocols: both},
+		"Jedis":      {argv: javaProgram("JedisProgram"), protocols: both},
+		"Lettuce":    {argv: javaProgram("LettuceProgram"), protocols: both},
+		"ioredis":    {argv: nodeProgram("ioredis.mjs"), protocols: both[:1]},
+		"node-redis": {argv: nodeProgram("node-redis.mjs"), protocols: both, lacks: []string{"facade watch", "facade-on-cluster watch"}},
+	}
+}
+
+func TestClients(t *testing.T) {
+	t.Parallel()
+	targets := startTargets(t)
+	for name, p := range programs() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f(t, binary.Start(t, "--backend", start(t).url))
-		})
-	}
-}
-
-func TestRedisPy(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, p *harness.Proxy) {
-		// The system's Python, because that is the one which packages of the system extend.
-		runClient(t, exec.Command("/usr/bin/python3", "clients/python/client.py", p.Addr))
-	})
-}
-
-func TestNodeClients(t *testing.T) {
-	t.Parallel()
-	installNodeModules(t)
-	for name, argv := range map[string][]string{
-		"ioredis":          {"ioredis.mjs"},
-		"node-redis RESP2": {"node-redis.mjs", "2"},
-		"node-redis RESP3": {"node-redis.mjs", "3"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			onServers(t, func(t *testing.T, p *harness.Proxy) {
-				args := append([]string{filepath.Join("clients/node", argv[0]), p.Addr}, argv[1:]...)
-				runClient(t, exec.Command("node", args...))
-			})
-		})
-	}
-}
-
-// runClient runs a script that proves everything itself and says so at the end.
-func runClient(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	watchdog := time.AfterFunc(2*harness.Deadline, func() { cmd.Process.Kill() })
-	defer watchdog.Stop()
-	if out := output(t, cmd); !strings.HasSuffix(out, "all passed\n") {
-		t.Errorf("%q says %q", cmd.Args, tail([]byte(out)))
-	}
-}
-
-// installNodeModules installs what the lock file names, unless that has been done.
-func installNodeModules(t *testing.T) {
-	t.Helper()
-	const dir = "clients/node"
-	lock, err := os.ReadFile(filepath.Join(dir, "package-lock.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	stamp := filepath.Join(dir, "node_modules", ".installed")
-	if done, err := os.ReadFile(stamp); err == nil && bytes.Equal(done, lock) {
-		return
-	}
-	npm := exec.Command("npm", "ci", "--no-audit", "--no-fund")
-	npm.Dir = dir
-	output(t, npm)
-	if err := os.WriteFile(stamp, lock, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestGoRedis(t *testing.T) {
-	t.Parallel()
-	for _, protocol := range []int{2, 3} {
-		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
-			t.Parallel()
-			onServers(t, func(t *testing.T, p *harness.Proxy) {
-				g := goRedis{t, redis.NewClient(&redis.Options{Addr: p.Addr, Protocol: protocol}), context.Background()}
-				defer g.client.Close()
-				g.strings()
-				g.hashes()
-				g.pipeline()
-				g.transaction()
-				g.pubSub()
-				g.script()
-				g.blocking()
-				g.scanOneKey()
-				g.concurrent()
-			})
-		})
-	}
-}
-
-// goRedis is a client and the test it serves.
-type goRedis struct {
-	t      *testing.T
-	client *redis.Client
-	ctx    context.Context
-}
-
-// want compares the result of a command; a redis.Nil counts as the value nil.
-func want[T comparable](g goRedis, what string, cmd interface{ Result() (T, error) }, want T) {
-	g.t.Helper()
-	if got, err := cmd.Result(); err != nil || got != want {
-		g.t.Errorf("%s: got %v, error %v, want %v", what, got, err, want)
-	}
-}
-
-func (g goRedis) strings() {
-	c := g.client
-	want(g, "PING", c.Ping(g.ctx), "PONG")
-	want(g, "SET", c.Set(g.ctx, "go:s", "v", time.Minute), "OK")
-	want(g, "GET", c.Get(g.ctx, "go:s"), "v")
-	if err := c.Get(g.ctx, "go:none").Err(); !errors.Is(err, redis.Nil) {
-		g.t.Errorf("GET of nothing: %v", err)
-	}
-	want(g, "MSET", c.MSet(g.ctx, "go:a", 1, "go:b", 2, "go:c", 3), "OK")
-	if got, err := c.MGet(g.ctx, "go:a", "go:none", "go:c").Result(); err != nil || fmt.Sprint(got) != "[1 <nil> 3]" {
-		g.t.Errorf("MGET: got %v, error %v", got, err)
-	}
-	want(g, "DEL", c.Del(g.ctx, "go:a", "go:b", "go:c"), 3)
-	big := strings.Repeat("0123456789", 300_000)
-	want(g, "SET of 3 MB", c.Set(g.ctx, "go:big", big, 0), "OK")
-	if got, err := c.Get(g.ctx, "go:big").Result(); err != nil || got != big {
-		g.t.Errorf("GET of 3 MB: %d bytes, error %v", len(got), err)
-	}
-}
-
-func (g goRedis) hashes() {
-	const key = "go-{h}:cfg:c" // in CoSky's form: read from the near-cache
-	for version := range 3 {
-		g.client.HSet(g.ctx, key, "data", "d", "version", version)
-		for range 3 {
-			got, err := g.client.HGetAll(g.ctx, key).Result()
-			if err != nil || !maps.Equal(got, map[string]string{"data": "d", "version": fmt.Sprint(version)}) {
-				g.t.Errorf("HGETALL of version %d: got %v, error %v", version, got, err)
+			argv := p.argv(t)
+			for _, target := range targets {
+				argv = append(argv, target.String())
 			}
-		}
-	}
-	if err := g.client.LPush(g.ctx, key, "x").Err(); err == nil || !strings.HasPrefix(err.Error(), "WRONGTYPE ") {
-		g.t.Errorf("LPUSH on a hash: %v", err)
-	}
-	want(g, "ZADD", g.client.ZAdd(g.ctx, "go:z", redis.Z{Score: 1.5, Member: "m"}), 1)
-	want(g, "ZSCORE", g.client.ZScore(g.ctx, "go:z", "m"), 1.5)
-}
-
-func (g goRedis) pipeline() {
-	const count = 1000
-	sets, err := g.client.Pipelined(g.ctx, func(p redis.Pipeliner) error {
-		for i := range count {
-			p.Set(g.ctx, fmt.Sprintf("go:p%d", i), i, 0)
-			p.Get(g.ctx, fmt.Sprintf("go:p%d", i))
-		}
-		return nil
-	})
-	if err != nil {
-		g.t.Fatalf("pipeline: %v", err)
-	}
-	for i := range count {
-		want(g, "GET in a pipeline", sets[2*i+1].(*redis.StringCmd), fmt.Sprint(i))
-	}
-}
-
-func (g goRedis) transaction() {
-	const key = "{go}t"
-	_, err := g.client.TxPipelined(g.ctx, func(p redis.Pipeliner) error {
-		p.Set(g.ctx, key, 1, 0)
-		p.Incr(g.ctx, key)
-		return nil
-	})
-	if err != nil {
-		g.t.Errorf("transaction: %v", err)
-	}
-	want(g, "GET after a transaction", g.client.Get(g.ctx, key), "2")
-	err = g.client.Watch(g.ctx, func(tx *redis.Tx) error {
-		g.client.Set(g.ctx, key, 9, 0) // from another connection
-		_, err := tx.TxPipelined(g.ctx, func(p redis.Pipeliner) error { return p.Incr(g.ctx, key).Err() })
-		return err
-	}, key)
-	if !errors.Is(err, redis.TxFailedErr) {
-		g.t.Errorf("a transaction on a changed key: %v", err)
-	}
-	want(g, "GET after a failed transaction", g.client.Get(g.ctx, key), "9")
-}
-
-func (g goRedis) pubSub() {
-	sub := g.client.Subscribe(g.ctx, "go:channel")
-	defer sub.Close()
-	for range 2 { // confirmations
-		if _, err := sub.ReceiveTimeout(g.ctx, harness.Deadline); err != nil {
-			g.t.Fatalf("SUBSCRIBE: %v", err)
-		}
-		if err := sub.PSubscribe(g.ctx, "go:p*"); err != nil {
-			g.t.Fatalf("PSUBSCRIBE: %v", err)
-		}
-	}
-	for _, m := range []redis.Message{
-		{Channel: "go:channel", Payload: "one"},
-		{Channel: "go:pattern", Pattern: "go:p*", Payload: "two"},
-	} {
-		if err := g.client.Publish(g.ctx, m.Channel, m.Payload).Err(); err != nil {
-			g.t.Errorf("PUBLISH: %v", err)
-		}
-		got, err := sub.ReceiveMessage(g.ctx)
-		if err != nil || got.Channel != m.Channel || got.Pattern != m.Pattern || got.Payload != m.Payload {
-			g.t.Errorf("got message %v, error %v, want %v", got, err, m)
-		}
-	}
-}
-
-func (g goRedis) script() {
-	add := redis.NewScript("return redis.call('INCRBY', KEYS[1], ARGV[1])")
-	for by, total := range map[int]int64{2: 2} {
-		if got, err := add.Run(g.ctx, g.client, []string{"go:script"}, by).Int64(); err != nil || got != total {
-			g.t.Errorf("script: got %d, error %v", got, err)
-		}
-	}
-	if got, err := add.EvalSha(g.ctx, g.client, []string{"go:script"}, 3).Int64(); err != nil || got != 5 {
-		g.t.Errorf("script by digest: got %d, error %v", got, err)
-	}
-}
-
-func (g goRedis) blocking() {
-	popped := make(chan string, 1)
-	go func() {
-		got, err := g.client.BLPop(g.ctx, harness.Deadline, "go:queue").Result()
-		popped <- fmt.Sprint(got, err)
-	}()
-	want(g, "LPUSH", g.client.LPush(g.ctx, "go:queue", "job"), 1)
-	if got := <-popped; got != "[go:queue job] <nil>" {
-		g.t.Errorf("BLPOP: got %s", got)
-	}
-}
-
-func (g goRedis) scanOneKey() {
-	for i := range 1000 {
-		g.client.SAdd(g.ctx, "go:set", i)
-	}
-	seen := map[string]bool{}
-	it := g.client.SScan(g.ctx, "go:set", 0, "", 100).Iterator()
-	for it.Next(g.ctx) {
-		seen[it.Val()] = true
-	}
-	if it.Err() != nil || len(seen) != 1000 {
-		g.t.Errorf("SSCAN: %d members, error %v", len(seen), it.Err())
-	}
-}
-
-// concurrent: nobody gets an answer that was meant for somebody else.
-func (g goRedis) concurrent() {
-	var wg sync.WaitGroup
-	for worker := range 20 {
-		wg.Go(func() {
-			for i := range 100 {
-				text := fmt.Sprintf("%d of %d", i, worker)
-				want(g, "ECHO", g.client.Echo(g.ctx, text), text)
+			out := runProgram(t, argv)
+			missing := map[string]bool{}
+			for _, target := range targets {
+				for _, protocol := range p.protocols {
+					for _, feature := range features {
+						if !slices.Contains(append(p.lacks, notYet...), target.name+" "+feature) {
+							missing[target.name+" "+protocol+" "+feature] = true
+						}
+					}
+				}
+			}
+			for line := range strings.Lines(out) {
+				line = strings.TrimSpace(line)
+				if missing[line] {
+					delete(missing, line)
+				} else if m := subject.FindStringSubmatch(line); m == nil || !slices.Contains(notYet, m[1]+" "+m[2]) {
+					t.Errorf("%s says %s", name, line)
+				}
+			}
+			if len(missing) > 0 {
+				t.Errorf("%s does not say %q", name, slices.Sorted(maps.Keys(missing)))
 			}
 		})
 	}
-	wg.Wait()
+}
+
+// runProgram returns what a client's program prints. What it writes to standard error
+// explains failures.
+func runProgram(t *testing.T, argv []string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*harness.Deadline)
+	defer cancel()
+	var noise strings.Builder
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Stderr = &noise
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%q: %v", argv, err)
+	}
+	t.Logf("standard error:\n%s", tail([]byte(noise.String())))
+	return string(out)
+}
+
+func goProgram(t *testing.T) []string {
+	path := filepath.Join(t.TempDir(), "goredis")
+	output(t, exec.Command("go", "build", "-o", path, "./clients/goredis"))
+	return []string{path}
+}
+
+func pythonProgram(t *testing.T) []string {
+	dir := install(t, "python", "clients/python/requirements.txt", func(dir string) []string {
+		return []string{"/usr/bin/python3", "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--target", dir,
+			"--require-hashes", "-r", "clients/python/requirements.txt"}
+	})
+	return []string{"env", "PYTHONPATH=" + dir, "/usr/bin/python3", "clients/python/redis_py.py"}
+}
+
+func nodeProgram(script string) func(t *testing.T) []string {
+	return func(t *testing.T) []string {
+		dir := install(t, "node", "clients/node/package-lock.json", func(dir string) []string {
+			return []string{"bash", "-c", `cp clients/node/package*.json "$0" && cd "$0" && exec npm ci --no-audit --no-fund`, dir}
+		})
+		// Modules are looked for beside the script.
+		work := t.TempDir()
+		output(t, exec.Command("cp", "clients/node/"+script, "clients/node/targets.mjs", work))
+		if err := os.Symlink(filepath.Join(dir, "node_modules"), filepath.Join(work, "node_modules")); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"node", filepath.Join(work, script)}
+	}
+}
+
+func javaProgram(class string) func(t *testing.T) []string {
+	return func(t *testing.T) []string {
+		jars := filepath.Join(install(t, "java", "clients/java/jars.sha256", func(dir string) []string {
+			return []string{"clients/java/fetch.sh", dir}
+		}), "*")
+		classes := t.TempDir()
+		output(t, exec.Command("javac", "-Xlint:all,-processing", "-Werror", "-cp", jars, "-d", classes, "clients/java/Targets.java", "clients/java/"+class+".java"))
+		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jars + ":" + classes, class}
+	}
+}
+
+// installTimeout bounds a download. Without a way to the registries it fails much
+// sooner, or else here.
+const installTimeout = 5 * time.Minute
+
+// install returns a directory outside of the repository with the packages that lock
+// pins; command puts them there unless that has been done.
+func install(t *testing.T, name, lock string, command func(dir string) []string) string {
+	t.Helper()
+	pinned, err := os.ReadFile(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "cosky-proxy-test", fmt.Sprintf("%s-%.8x", name, sha256.Sum256(pinned)))
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Complete or absent: others may be about the same thing at this moment.
+	fresh, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(fresh)
+	ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
+	defer cancel()
+	argv := command(fresh)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot install the %s clients that %s pins: %v; this needs the package registry to be reachable\n%s", name, lock, err, tail(out))
+	}
+	if err := os.Rename(fresh, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The README's table names the versions that are tested.
+func TestReadmeNamesClientVersions(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ client, file, pattern string }{
+		{"go-redis", "../go.mod", `github.com/redis/go-redis/v9 v(\S+)`},
+		{"redis-py", "clients/python/requirements.txt", `(?m)^redis==(\S+)`},
+		{"Jedis", "clients/java/pom.xml", `<artifactId>jedis</artifactId>\s*<version>([^<]+)`},
+		{"Lettuce", "clients/java/pom.xml", `<artifactId>lettuce-core</artifactId>\s*<version>([^<]+)\.RELEASE`},
+		{"ioredis", "clients/node/package.json", `"ioredis": "([^"]+)"`},
+		{"node-redis", "clients/node/package.json", `"redis": "([^"]+)"`},
+	} {
+		text, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := regexp.MustCompile(c.pattern).FindSubmatch(text)
+		if m == nil {
+			t.Fatalf("%s: nothing matches %s", c.file, c.pattern)
+		}
+		if want := c.client + " " + string(m[1]); !strings.Contains(string(readme), want) {
+			t.Errorf("README.md does not mention %s", want)
+		}
+	}
 }

@@ -13,9 +13,12 @@ need() { # need PACKAGE COMMAND...: the package is missing when the command fail
 need redis-server hash redis-server
 need redis-sentinel hash redis-sentinel
 need redis-tools hash redis-cli redis-benchmark
-need python3-redis /usr/bin/python3 -c 'import redis' # the system's Python, wherever else one is
-need nodejs hash node # the tests of ioredis and node-redis
+# For the clients that the tests drive; the clients themselves come from their registries.
+need python3-pip /usr/bin/python3 -m pip --version # of the system's Python, wherever else one is
+need nodejs hash node
 need npm hash npm
+need default-jdk-headless hash java javac
+need maven hash mvn
 need bsdutils hash script # a terminal for redis-cli
 [ ${#missing[@]} -gt 0 ] || exit 0
 
