@@ -131,7 +131,7 @@ var valuesByName = map[string][]string{
 	"serialized-value": nil, "script": nil, "sha1": nil, "function": {"get", "put", "ro", "nosuch"}, "function-code": nil, "library-name": {"lib", "nosuch"},
 	"library-name-pattern": {"*", "lib", "x*"},
 	"destination-db":       {"1", "0", "2", "16", "-1", "x"}, "db": {"1", "0", "2", "16", "-1", "x"}, "index1": {"0", "1", "2", "99"}, "index2": {"0", "1", "2", "99"},
-	"cursor": {"0", "0", "0", "x", "-1"}, "group": {"g", "g", "g2", ""}, "groupname": {"g", "g", "g2", ""}, "consumer": {"c1", "c2"}, "consumername": {"c1", "c2"},
+	"cursor": {"0", "0", "0", "x"}, "group": {"g", "g", "g2", ""}, "groupname": {"g", "g", "g2", ""}, "consumer": {"c1", "c2"}, "consumername": {"c1", "c2"},
 	"type": {"string", "list", "set", "zset", "hash", "stream", "nosuch"}, "encoding": {"u4", "i8", "i64", "u63", "u64", "i1", "x"},
 	"longitude": {"13.361389", "15.087269", "-200", "0"}, "latitude": {"38.115556", "37.502669", "90", "0"}, "unit": {"km"},
 	"operation": {"AND", "OR", "XOR", "NOT"}, "threshold": {"0", "1", "3", "5-1", "x"}, "channel": {"ch", "ch2"}, "shardchannel": {"ch"},
@@ -151,7 +151,7 @@ var (
 	patterns      = []string{"*", "s*", "*{a}", "[lz]*", "h?sh", "nosuch", "m*", "\\*", "w_*", "w_*->f", "nosort", "#"}
 	scriptTexts   = []string{"return redis.call('LRANGE', KEYS[1], 0, -1)", "redis.call('HSET', KEYS[1], 'f', ARGV[1]); return {1, false, 'x', {2, {}}}", "return {KEYS, ARGV}", "return redis.call('GET', KEYS[1])", "redis.setresp(3); return redis.call('HGETALL', KEYS[1])", "return nosuch(", "return {err='MY error'}", "return {3.7, 'a', nil, 4}"}
 	library       = "#!lua name=lib\nredis.register_function('get', function(k, a) return redis.call('GET', k[1]) end)\nredis.register_function('put', function(k, a) return redis.call('HSET', k[1], 'f', a[1] or '') end)\nredis.register_function{function_name='ro', callback=function(k, a) return {#k, a} end, flags={'no-writes'}}"
-	functionCodes = []string{library, "#!lua name=lib2\nredis.register_function('two', function() return 2 end)", "#!lua name=bad\nx(", "return 1"}
+	functionCodes = []string{library, "#!lua name=lib\nredis.register_function('two', function() return 2 end)", "#!lua name=bad\nx(", "return 1"}
 	plainValues   = []string{"a", "b", "c", "", "m1", "m2", "f", "\x00\xff\r\n", "hello world", strings.Repeat("x", 100), "1", "7", "2.5"}
 )
 

@@ -154,7 +154,7 @@ func (w *rig) replay(t *testing.T, protos [2]int, history []batch) string {
 }
 
 // maxReplays bounds the search for a short sequence.
-const maxReplays = 400
+const maxReplays = 200
 
 // shrink removes from history what is not needed for a difference: batches, then
 // commands, in halves and smaller parts. It returns what is left and its difference, or
