@@ -10,7 +10,6 @@ import (
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/nearcache/coskey"
-	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router"
 	"cosky-proxy/router/command"
 )
@@ -39,8 +38,7 @@ func newScriptMemory(o ScriptOptions) *scriptMemory {
 // add remembers text and returns its digest. A full memory forgets everything:
 // scripts come back with their next EVAL, and no bookkeeping is spent on the rare case.
 func (m *scriptMemory) add(text string) (sha string) {
-	sum := sha1.Sum([]byte(text))
-	sha = hex.EncodeToString(sum[:])
+	sha = digestOf([]byte(text))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, known := m.texts[sha]; known {
@@ -52,6 +50,11 @@ func (m *scriptMemory) add(text string) (sha string) {
 	m.texts[sha] = text
 	m.bytes += int64(len(text))
 	return sha
+}
+
+func digestOf(text []byte) string {
+	sum := sha1.Sum(text)
+	return hex.EncodeToString(sum[:])
 }
 
 // text returns the script of a digest in any letter case, "" when unknown.
@@ -98,7 +101,12 @@ func (v *scriptView) digest(text []byte) string {
 // their keys; without keys, to a shard that the script alone decides.
 func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
-	l.keys, _ = cmd.Keys(args, l.keys[:0]) // the backend has the better words for a wrong number of keys
+	e := l.effect.reset()
+	var problem string
+	if l.keys, problem = cmd.Keys(args, l.keys[:0]); problem != "" { // the backend refuses it, in better words
+		l.concernUnknown(e, cmd)
+		return s.send(cmd, raw, l.anyShard(), e)
+	}
 	name := l.scriptName(cmd, args)
 	var t target
 	if len(l.keys) > 0 {
@@ -115,10 +123,12 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 			ln.teach(args[1])
 		}
 	}
-	e := l.effect.reset()
 	l.concernScript(e, cmd, name, args)
 	return s.send(cmd, raw, t, e)
 }
+
+// byText reports whether the command carries its script.
+func byText(cmd *command.Command) bool { return cmd.Name == "eval" || cmd.Name == "eval_ro" }
 
 // byDigest reports whether the command names its script by digest.
 func byDigest(cmd *command.Command) bool { return cmd.Name == "evalsha" || cmd.Name == "evalsha_ro" }
@@ -126,7 +136,7 @@ func byDigest(cmd *command.Command) bool { return cmd.Name == "evalsha" || cmd.N
 // scriptName is what a script command calls: the digest of a script, remembered if
 // its text is given, or the name of a function.
 func (l *loop) scriptName(cmd *command.Command, args [][]byte) []byte {
-	if cmd.Name == "eval" || cmd.Name == "eval_ro" {
+	if byText(cmd) {
 		return []byte(l.scripts.digest(args[1]))
 	}
 	return args[1]
@@ -207,34 +217,22 @@ func (s *session) scriptLoad(cmd *command.Command, args [][]byte, raw []byte) bo
 	return true
 }
 
-// scriptExists: a script that would be healed exists.
+// scriptExists brings back what the nodes may have lost before it asks them: a script
+// that would be healed exists, and one that does not even compile does not.
 func (s *session) scriptExists(cmd *command.Command, args [][]byte, raw []byte) bool {
-	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
-	if sc == nil {
-		return ok
-	}
-	known := make([]bool, len(args)-2)
-	for i, sha := range args[2:] {
-		known[i] = s.loop.srv.scripts.text(sha) != ""
-	}
-	sc.after = func(_ *loop, ok bool, reply []byte) []byte {
-		if !ok {
-			return reply
+	for _, t := range s.loop.everyShard() {
+		ln, _ := s.laneTo(t)
+		if ln == nil || ln.full() {
+			continue // broadcast says why
 		}
-		out, rest := resp.AppendArray(nil, len(known)), reply
-		_, _, size := resp.ReadHeader(rest)
-		rest = rest[size:]
-		for _, k := range known {
-			_, v, n := resp.ReadHeader(rest)
-			rest = rest[n:]
-			if k {
-				v = 1
+		for _, sha := range args[2:] {
+			if text := s.loop.srv.scripts.text(sha); text != "" {
+				ln.note("SCRIPT", "LOAD", text)
 			}
-			out = resp.AppendInt(out, v)
 		}
-		return out
 	}
-	return true
+	_, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
+	return ok
 }
 
 // scriptFlush forgets first: what is flushed must not be healed.

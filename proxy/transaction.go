@@ -32,6 +32,8 @@ type transaction struct {
 	sub     subscribing
 	scripts bool     // it calls scripts or functions
 	shas    [][]byte // digests of the scripts it calls, to be known where it runs
+	texts   []string // scripts it carries, to be remembered once it runs
+	flushes bool     // what was known before them is to be forgotten
 
 	pin     *lane      // watches, or is where the transaction is live; nil: neither
 	watches int        // WATCH commands so far
@@ -99,7 +101,8 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	raw = tx.adopt(l, cmd, args, raw)
 	// A key count that makes no sense is an error of EXEC's, not of queueing: Redis
 	// looks at it only when it executes the command.
-	l.keys, _ = cmd.Keys(args, l.keys[:0])
+	var problem string
+	l.keys, problem = cmd.Keys(args, l.keys[:0])
 	if len(tx.block)+len(raw)+len(tx.cmds)*queuedCost > l.srv.opts.Clients.MaxRequest {
 		s.errorf("ERR the transaction exceeds clients.max_request (%d bytes, of which every command takes some)", l.srv.opts.Clients.MaxRequest)
 		return true
@@ -112,10 +115,21 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	switch {
 	case cmd.Script:
 		tx.scripts = true
-		if byDigest(cmd) {
+		name := args[1]
+		switch {
+		case byText(cmd):
+			name = []byte(digestOf(args[1]))
+			if problem == "" {
+				tx.texts = append(tx.texts, string(args[1]))
+			}
+		case byDigest(cmd):
 			tx.shas = append(tx.shas, bytes.Clone(args[1]))
 		}
-		l.concernScript(e, cmd, l.scriptName(cmd, args), args)
+		l.concernScript(e, cmd, name, args)
+	case cmd.Name == "script|flush":
+		tx.flushes, tx.texts = true, nil
+	case cmd.Name == "script|load":
+		tx.texts = append(tx.texts, string(args[2]))
 	case len(l.keys) == 0:
 		l.concernUnknown(e, cmd)
 	default:
@@ -311,6 +325,12 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	s.hush(r, tx)
 	s.enqueue(r)
 	s.tx = nil
+	if tx.flushes {
+		l.srv.scripts.flush()
+	}
+	for _, text := range tx.texts {
+		l.scripts.digest([]byte(text))
+	}
 	if tx.pin != nil {
 		tx.pin.giveBack()
 		s.exclusive = true
