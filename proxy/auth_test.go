@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -81,7 +82,8 @@ var authScripts = []struct{ name, script string }{
 	{"HELLO with a name", "HELLO 3 AUTH app secret SETNAME me|GET app:k|CLIENT GETNAME|ACL WHOAMI|GET k|HELLO 2|GET app:k|HELLO 3 AUTH app wrong|GET app:k"},
 	{"HELLO of a stranger to RESP3", "HELLO 3 AUTH zero x|GET k|ECHO x|PING|HELLO 3"},
 	{"HELLO in the wrong order", "HELLO 3 SETNAME me AUTH default pw|CLIENT GETNAME|HELLO 3 AUTH default|HELLO x|HELLO 2 AUTH default pw"},
-	{"inline", "*INLINE|AUTH pw|SET k 180|GET k"},
+	{"subscribing", "AUTH app secret|SUBSCRIBE other|SUBSCRIBE app1 other|PSUBSCRIBE app1|PSUBSCRIBE a*|SUBSCRIBE app1|GET app:k|PSUBSCRIBE app*|PSUBSCRIBE *|UNSUBSCRIBE other|PING"},
+	{"watching across a login", "AUTH pw|SET app:w 1|WATCH app:w|AUTH app secret|MULTI|GET app:w|GET w|DISCARD|WATCH app:w|MULTI|GET app:w|EXEC"},
 }
 
 // runScript sends a script to one side and returns all replies, without what differs
@@ -91,7 +93,7 @@ func runScript(t *testing.T, addr, script string) string {
 	c := clustertest.Dial(t, addr)
 	defer c.Close()
 	var all strings.Builder
-	for line := range strings.SplitSeq(strings.TrimPrefix(script, "*INLINE|"), "|") {
+	for line := range strings.SplitSeq(script, "|") {
 		c.Send(line + "\r\n")
 		reply := c.ReadReply()
 		if strings.HasPrefix(line, "HELLO") && reply[0] != '-' {
@@ -115,5 +117,117 @@ func TestAuthIsThatOfRedis(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestStrangersMaySendLittle: before the login a request is small, and so is what an
+// attacker can make the proxy hold.
+func TestStrangersMaySendLittle(t *testing.T) {
+	eleven := "*11\r\n" + strings.Repeat("$1\r\nx\r\n", 11)
+	big := "*2\r\n$4\r\nECHO\r\n$16385\r\n" + strings.Repeat("x", 16385) + "\r\n"
+	login := encodeAll([]string{"AUTH", "pw"})
+	for _, mode := range []proxy.AuthMode{proxy.AuthProxy, proxy.AuthPassthrough} {
+		w := startAuthTwins(t, mode, people)
+		for _, raw := range []string{
+			"PING\r\n" + eleven, "PING\r\n" + big, "PING\r\n*10\r\n" + strings.Repeat("$1\r\nx\r\n", 10), "PING\r\n*2\r\n$3\r\nGET\r\n$99999999999\r\n",
+			"PING\r\n" + login + eleven, login + big, "PING\r\n" + login + "RESET\r\nPING\r\n" + eleven, "PING\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\n",
+			"AUTH pw\r\nSET k 180\r\nGET k\r\n", "AUTH \"pw\"\r\nSET k 180\r\nGET k\r\n",
+		} {
+			if want, got := talk(t, w.direct.Addr, raw), talk(t, w.proxy, raw); got != want {
+				t.Errorf("%s: %.60q:\ngot  %.200q\nwant %.200q", mode, raw, got, want)
+			}
+		}
+	}
+}
+
+// TestACLCommands: the proxy shows its users as Redis shows the same ones.
+func TestACLCommands(t *testing.T) {
+	w := startAuthTwins(t, proxy.AuthProxy, []string{
+		"app on >secret ~app:* %R~cfg:* &app* -@all +get (~x %W~y +set) (&c -@all)", "bare", "any on nopass allkeys allchannels +@all", "default on nopass ~* &* +@all",
+	})
+	for _, script := range []string{
+		"ACL LIST|ACL USERS|ACL GETUSER app|ACL GETUSER bare|ACL GETUSER any|ACL GETUSER nosuch|ACL WHOAMI|AUTH any x|ACL WHOAMI",
+		"HELLO 3|ACL GETUSER app|ACL GETUSER nosuch|ACL LIST|ACL WHOAMI",
+		"ACL CAT|ACL CAT nosuch|ACL CAT a b|ACL|ACL NOSUCH|ACL GETUSER|ACL WHOAMI x|ACL GENPASS 0|ACL GENPASS x|ACL GENPASS 4097|ACL GENPASS 1 2|ACL LOG x|ACL LOG RESET|ACL LOG|ACL LOG 1 2",
+		"ACL DRYRUN app get app:x|ACL DRYRUN app get x|ACL DRYRUN app set x v|ACL DRYRUN app set y v|ACL DRYRUN app keys *|ACL DRYRUN nosuch get x|ACL DRYRUN app nosuch|ACL DRYRUN app get|ACL DRYRUN any publish c m|ACL DRYRUN app config get x|ACL DRYRUN app config nosuch",
+		"MULTI|ACL WHOAMI|AUTH app secret|GET app:k|EXEC|GET k|ACL WHOAMI|AUTH nosuch x",
+	} {
+		if want, got := runScript(t, w.direct.Addr, script), runScript(t, w.proxy, script); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	c := clustertest.Dial(t, w.proxy)
+	for _, change := range []string{"ACL SETUSER x on", "ACL DELUSER app", "ACL LOAD", "ACL SAVE"} {
+		c.Send(change + "\r\n")
+		name := strings.ToLower(strings.Join(strings.Fields(change)[:2], "|"))
+		c.Expect("-ERR '" + name + "' cannot be done here: the users are those of cosky-proxy's configuration (auth.users, auth.file)\r\n")
+	}
+	if pass := c.Do("ACL", "GENPASS", "5"); len(pass) != len("$2\r\nxx\r\n") {
+		t.Errorf("GENPASS 5: %q", pass)
+	}
+	if cat := c.Do("ACL", "CAT", "scripting"); !strings.Contains(cat, "$4\r\neval\r\n") || !strings.Contains(cat, "$11\r\nscript|load\r\n") {
+		t.Errorf("CAT scripting: %q", cat)
+	}
+}
+
+var volatile = regexp.MustCompile(`age-seconds\r\n(\$\d+\r\n|,)[^\r]*|\$\d+\r\nid=[^\r]*`)
+
+// TestDenialsAreLogged: ACL LOG groups and shows denials as Redis does.
+func TestDenialsAreLogged(t *testing.T) {
+	w := startAuthTwins(t, proxy.AuthProxy, people)
+	const script = "AUTH app wrong|AUTH app wrong|AUTH default pw|ACL LOG RESET|AUTH nosuch x|HELLO 2 AUTH off secret|AUTH app secret|GET k|GET k|GET other|KEYS *|CONFIG GET x|MULTI|GET k|DISCARD|PUBLISH other m|AUTH pw|ACL LOG 2|ACL LOG|HELLO 3|ACL LOG 1|ACL LOG 0|ACL LOG -1"
+	want := volatile.ReplaceAllString(runScript(t, w.direct.Addr, script), "")
+	if got := volatile.ReplaceAllString(runScript(t, w.proxy, script), ""); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestUploadsObeyRules: a request that is passed on while it arrives is judged by what
+// is there of it, or waits until all of it is.
+func TestUploadsObeyRules(t *testing.T) {
+	r := clustertest.StartRedis(t)
+	o := strict(t, r, netloop.DefaultTransport)
+	o.Clients.RequestBuffer = 64 << 10
+	o.Auth = authOptions(t, proxy.AuthProxy, []string{"app on nopass ~app:* %W~w:* +@all", "default off"})
+	_, addr := proxytest.Start(t, o)
+	c := clustertest.Dial(t, addr)
+	c.Do("AUTH", "app", "x")
+	value := strings.Repeat("v", 300<<10)
+	const denied = "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
+	for _, call := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"SET", "app:k", value}, "+OK\r\n"},
+		{[]string{"SET", "k", value}, denied},
+		{[]string{"SET", "w:k", value}, "+OK\r\n"},
+		{[]string{"SET", "w:k", value, "GET"}, denied},
+		{[]string{"MSET", "app:k", value, "k", "v"}, denied},
+		{[]string{"GET", "k"}, denied},
+		{[]string{"STRLEN", "app:k"}, ":307200\r\n"},
+	} {
+		if got := c.Do(call.args...); got != call.want {
+			t.Errorf("%.40q: got %.100q", call.args, got)
+		}
+	}
+	if n := r.Do("EXISTS", "k"); n != int64(0) {
+		t.Errorf("a denied value was written")
+	}
+}
+
+// TestOwnLoginFails: whoever has logged in here cannot do anything about the proxy's own
+// password, and is not told to log in again.
+func TestOwnLoginFails(t *testing.T) {
+	for _, own := range []string{"", "wrong"} {
+		r := clustertest.StartRedis(t, "--requirepass", "right")
+		o := strict(t, r, netloop.DefaultTransport)
+		o.Auth = authOptions(t, proxy.AuthProxy, people)
+		o.Backend.Password = own
+		_, addr := proxytest.Start(t, o)
+		c := clustertest.Dial(t, addr)
+		c.Do("AUTH", "pw")
+		if got := c.Do("GET", "k"); !strings.HasPrefix(got, "-ERR cosky-proxy ") || !strings.Contains(got, r.Addr) {
+			t.Errorf("with %q: got %q", own, got)
+		}
 	}
 }

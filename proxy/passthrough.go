@@ -322,15 +322,21 @@ func (g *passGuard) admit(s *session, cmd *command.Command, args [][]byte) (refu
 	}
 	o, topic := g.opinion(s, cmd, args)
 	if s.question == nil && o != nil && o.until != 0 {
-		return o.verdict(s, cmd), true
+		return g.tell(s, o.verdict(s, cmd)), true
 	}
 	refusal, _, decided = g.consult(s, func(q *question) {
 		g.ask(s, cmd, args, topic, func(o *opinion) { g.answer(s, q, o.verdict(s, cmd)) })
 	})
-	if decided {
-		s.stranger = s.stranger || refusal == errNoAuth
+	if !decided {
+		return "", false
 	}
-	return refusal, decided
+	return g.tell(s, refusal), true
+}
+
+// tell notes what a verdict says about the client itself.
+func (g *passGuard) tell(s *session, refusal string) string {
+	s.stranger = !s.as.login && refusal == errNoAuth
+	return refusal
 }
 
 // watchRules voids the opinions when a client changes what users may do: before that and,
@@ -502,15 +508,26 @@ func forecast(cmd *command.Command, reply []byte) (refusal string, unknown bool)
 }
 
 // reauthenticate tells the connections that hold state of the session who it is now.
+// One where that does not succeed is closed: it would go on as who the client was.
 func (s *session) reauthenticate(c *credential) {
-	args := c.auth()
+	l := s.loop
+	tell := func(ln *lane) {
+		r := l.newRequest(nil, nil)
+		r.sink, r.alone = told(func(reply []byte) {
+			if reply[0] == '-' {
+				ln.fail(string(reply[1 : len(reply)-2]))
+			}
+		}), true
+		l.enc = resp.AppendCommand(l.enc[:0], c.auth()...)
+		ln.send(r, l.enc)
+	}
 	if s.tx != nil && s.tx.pin != nil {
-		s.tx.pin.note(args...)
+		tell(s.tx.pin)
 		s.tx.pin.strayed = true
 	}
 	if s.home != nil {
 		for _, ln := range s.home.lanes {
-			ln.note(args...)
+			tell(ln)
 		}
 	}
 }
