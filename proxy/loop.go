@@ -50,7 +50,8 @@ type loop struct {
 	// scratch, valid within one callback
 	req     resp.Request // the request being dispatched
 	own     resp.Request // a stored request being looked at again
-	enc     []byte       // a request in the form it is sent in
+	inline  []byte       // it in the form it is sent in, if it is an inline one
+	enc     []byte       // another request in that form
 	out     []byte       // a reply being composed
 	keys    []int
 	free    *request

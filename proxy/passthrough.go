@@ -26,7 +26,6 @@ type passGuard struct {
 	travels   map[string]bool       // commands with a handler that passes them on
 	opinions  map[string]*opinion   // by what they are about, see topic
 	topic     []byte                // scratch
-	enc       []byte                // scratch: loop.enc may hold the request that a question is about
 }
 
 // login is what a client presents.
@@ -286,8 +285,8 @@ func (g *passGuard) verify(s *session, q *question, key laneKey, args []string) 
 		}
 		g.answer(s, q, refusal)
 	}), true
-	g.enc = resp.AppendCommand(g.enc[:0], args...)
-	ln.send(r, g.enc)
+	l.enc = resp.AppendCommand(l.enc[:0], args...)
+	ln.send(r, l.enc)
 }
 
 func (g *passGuard) greet(s *session, resp3 bool) (refusal string, decided bool) {
@@ -468,8 +467,8 @@ func (g *passGuard) send(key laneKey, args [][]byte, then func(reply []byte)) {
 	}
 	r := l.newRequest(nil, nil)
 	r.sink, r.alone = told(then), true
-	g.enc = resp.AppendCommandBytes(g.enc[:0], args)
-	ln.send(r, g.enc)
+	l.enc = resp.AppendCommandBytes(l.enc[:0], args)
+	ln.send(r, l.enc)
 }
 
 // told takes a reply.

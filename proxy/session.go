@@ -176,8 +176,8 @@ func (s *session) dispatch(req *resp.Request) bool {
 	}
 	raw := req.Raw
 	if req.Inline {
-		l.enc = resp.AppendCommandBytes(l.enc[:0], req.Args)
-		raw = l.enc
+		l.inline = resp.AppendCommandBytes(l.inline[:0], req.Args)
+		raw = l.inline
 	}
 	cmd, problem := l.table.Resolve(req.Args)
 	if problem != "" {
