@@ -119,18 +119,16 @@ func (a *audience) feed(n *node) (f *feed, cause string) {
 func (f *feed) login() {
 	l := f.audience.hub.loop
 	f.lastRead = l.now()
-	b := l.srv.opts.Backend
-	if as := f.audience.as; as != nil {
-		b.User, b.Password = as.user, as.password
-		if !as.login {
-			b.Password = ""
-		}
-	}
-	if b.Password == "" {
+	b, as := &l.srv.opts.Backend, f.audience.as
+	switch {
+	case as != nil && as.login:
+		f.conn.Out = resp.AppendCommand(f.conn.Out, as.auth()...)
+	case as == nil && b.Password != "":
+		f.conn.Out = resp.AppendCommand(f.conn.Out, auth(b)...)
+	default:
 		f.open()
 		return
 	}
-	f.conn.Out = resp.AppendCommand(f.conn.Out, auth(&b)...)
 	f.conn.Dirty()
 	f.logins = 1
 }

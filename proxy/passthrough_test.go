@@ -286,3 +286,21 @@ func TestPassthroughToCluster(t *testing.T) {
 		}
 	}
 }
+
+// TestRevokedChannel: who may not listen any more is disconnected, as Redis does it; who
+// may goes on listening, although both shared a connection to the backend.
+func TestRevokedChannel(t *testing.T) {
+	g := startGuarded(t, ownUser)
+	g.admin.Do("ACL", "SETUSER", "app", "resetchannels", "&one", "&two")
+	one, two := g.login("app", "secret"), g.login("app", "secret")
+	if got := one.Do("SUBSCRIBE", "one"); !strings.Contains(got, "one") {
+		t.Fatalf("got %q", got)
+	}
+	two.Do("SUBSCRIBE", "two")
+	g.admin.Do("ACL", "SETUSER", "app", "resetchannels", "&two")
+	one.ExpectClosed()
+	eventually(t, "a receiver", func() bool { return g.admin.Do("PUBLISH", "two", "m") == ":1\r\n" })
+	if got := two.ReadReply(); got != "*3\r\n$7\r\nmessage\r\n$3\r\ntwo\r\n$1\r\nm\r\n" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -3,6 +3,7 @@ package acl
 import (
 	"strings"
 
+	"cosky-proxy/proxy/glob"
 	"cosky-proxy/router/command"
 )
 
@@ -130,7 +131,7 @@ func (s *selector) opens(key []byte, flags command.KeyFlags) bool {
 	reads := flags&command.KeyAccess != 0
 	writes := flags&(command.KeyInsert|command.KeyDelete|command.KeyUpdate) != 0
 	for _, k := range s.keys {
-		if (k.read || !reads) && (k.write || !writes) && match(k.pattern, key) {
+		if (k.read || !reads) && (k.write || !writes) && glob.Match(k.pattern, key) {
 			return true
 		}
 	}
@@ -160,7 +161,7 @@ func (s *selector) checkChannels(cmd *command.Command, args [][]byte) (v Verdict
 
 func (s *selector) hears(channel []byte, literal bool) bool {
 	for _, c := range s.channels {
-		if literal && c == string(channel) || !literal && match(c, channel) {
+		if literal && c == string(channel) || !literal && glob.Match(c, channel) {
 			return true
 		}
 	}

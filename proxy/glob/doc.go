@@ -1,0 +1,3 @@
+// Package glob matches names with the glob-style patterns of Redis, with which KEYS,
+// PSUBSCRIBE and the rules of users are written.
+package glob
