@@ -71,7 +71,7 @@ func newPassGuard(l *loop) *passGuard {
 // passedOn have a handler that sends them to the backend, with the session's login.
 var passedOn = [...]string{
 	"ping", "config|set", "info", "watch", "publish", "spublish", "hgetall", "smembers",
-	"script|load", "script|exists", "script|flush",
+	"script|load", "script|exists", "script|flush", "scan", "keys", "debug", "client|no-touch",
 }
 
 func (g *passGuard) welcome(s *session) {

@@ -258,7 +258,7 @@ func TestPassthroughToCluster(t *testing.T) {
 	c := clustertest.StartCluster(t, 3, 0)
 	for _, addr := range c.Addrs() {
 		admin := clustertest.Dial(t, addr)
-		for _, u := range []string{ownUser, "app on >secret ~app:* &app* +@all", "default off"} {
+		for _, u := range []string{ownUser, "app on >secret ~app:* &app* +@all -cluster", "default off"} {
 			admin.Send("ACL SETUSER " + u + "\r\n")
 			admin.Expect("+OK\r\n")
 		}
@@ -278,7 +278,7 @@ func TestPassthroughToCluster(t *testing.T) {
 		{"MULTI", "+OK\r\n"}, {"SET app:{t}1 v", "+QUEUED\r\n"}, {"GET app:{t}1", "+QUEUED\r\n"}, {"EXEC", "*2\r\n+OK\r\n$1\r\nv\r\n"},
 		{"WATCH x", noPerm}, {"BLPOP app:none 0.01", "*-1\r\n"}, {"BLPOP none 0.01", noPerm}, {"DBSIZE", ":2\r\n"},
 		{"HSET app:cfg:a f v", ":1\r\n"}, {"HGETALL app:cfg:a", "*2\r\n$1\r\nf\r\n$1\r\nv\r\n"}, {"HGETALL x:cfg:a", noPerm},
-		{"ACL WHOAMI", "$3\r\napp\r\n"},
+		{"ACL WHOAMI", "$3\r\napp\r\n"}, {"SCAN 0 MATCH app:{t}* COUNT 10000", "*2\r\n$1\r\n0\r\n*1\r\n$8\r\napp:{t}1\r\n"}, {"CLIENT NO-EVICT ON", "+OK\r\n"}, {"GET app:{t}1", "$1\r\nv\r\n"},
 	} {
 		conn.Send(call.call + "\r\n")
 		if got := conn.ReadReply(); got != call.want {

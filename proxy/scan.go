@@ -186,18 +186,22 @@ func (l *loop) leads(m *router.Master) bool {
 	return len(m.Ranges) == 0
 }
 
-// ask sends a question of the sweep to n.
+// ask sends a question of the sweep to n: as the client if its answer is for the client, else as
+// the proxy itself.
 func (sw *sweep) ask(l *loop, n *node, raw []byte, to sink) {
 	p := sw.parent
 	r := l.newRequest(nil, nil)
-	r.sink, r.resp3, r.db, r.as = to, p.resp3, p.db, p.as
+	r.sink, r.resp3, r.db = to, p.resp3, p.db
+	if to == sink(sw) {
+		r.as = p.as
+	}
 	r.limit = max(l.srv.opts.Clients.MaxRequest-len(sw.keys), 1)
 	var ln *lane
 	var cause string
-	if p.sess != nil {
+	if p.sess != nil && r.as == p.as {
 		ln, cause = p.sess.lane(n)
 	} else {
-		ln, cause = n.lane(p.laneKey())
+		ln, cause = n.lane(r.laneKey())
 	}
 	if cause != "" {
 		l.abort(r, cause)
