@@ -141,7 +141,12 @@ type credential struct {
 	users     int   // sessions that have it or ask for it
 	idleSince int64 // since when there are none (mono)
 	accepted  bool  // the backend has taken it once
-	guarded   bool  // without a login: its connections are from a time when the backend asked for one
+
+	// loop-owned: without a login
+	guarded    bool   // the connections are from a time when the backend asked for one
+	shut       bool   // it did when last asked
+	askedUntil int64  // so long that is believed (mono)
+	askedRules uint64 // Server.rules when it was asked
 }
 
 // name is the user whom the credential logs in.

@@ -12,7 +12,7 @@
 //	lane.OnData → take → reply → finish → session's output
 //
 // What is not simply forwarded has a handler (handlers.go): connection state
-// (connection.go), transactions (transaction.go), blocking commands (pin.go), Pub/Sub
+// (connection.go), logins (auth.go), transactions (transaction.go), blocking commands (pin.go), Pub/Sub
 // (subscribe.go), scripts (scripts.go), INFO (info.go), commands split or sent to every
 // shard (scatter.go), requests too large to hold (upload.go). Replies that speak of the
 // backend's state are followed up in redirect.go. The near-cache is used in cached.go; events.go
@@ -21,7 +21,7 @@
 // # Lanes and pins
 //
 // A lane is shared by all sessions of a loop that need the same connection state:
-// protocol version and database. Replies are copied, never converted, hence a lane
+// protocol version, database and, where clients log in at the backend, login. Replies are copied, never converted, hence a lane
 // per protocol. State that cannot be shared (WATCH, a blocking command, a request of half a
 // gigabyte) takes a pin: the same type, leased to one session.
 //

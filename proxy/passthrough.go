@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"fmt"
-	"strings"
 
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
@@ -19,27 +18,19 @@ import (
 // max_staleness. All of this belongs to the loop.
 type passGuard struct {
 	loop      *loop
-	logins    map[login]*credential // those that sessions have, or had not long ago
-	anonymous *credential           // of clients that have not logged in
-	openUntil int64                 // so long a client that connects needs no login, as far as is known (mono)
-	openRules uint64                // Server.rules at that time
-	travels   map[string]bool       // commands with a handler that passes them on
-	opinions  map[string]*opinion   // by what they are about, see topic
-	topic     []byte                // scratch
+	logins    map[login]*credential  // those that sessions have, or had not long ago
+	anonymous *credential            // of clients that have not logged in
+	openUntil int64                  // so long a client that connects needs no login, as far as is known (mono)
+	openRules uint64                 // Server.rules at that time
+	probing   []func(refusal string) // what waits for a probe under way
+	travels   map[string]bool        // commands with a handler that passes them on
+	opinions  opinions
 }
 
 // login is what a client presents.
 type login struct {
 	user, password string
 	named          bool // AUTH user password, not AUTH password
-}
-
-// opinion is what the backend thinks of a command of a user.
-type opinion struct {
-	refusal string // error line; empty: allowed
-	unknown bool   // it would not say
-	until   int64  // believed so long (mono); 0: it has not answered yet
-	rules   uint64 // Server.rules when it was asked
 }
 
 // question is what a session waits for the answer of.
@@ -49,29 +40,18 @@ type question struct {
 	answered bool
 }
 
-// maxOpinions bounds the opinions that a loop remembers, and maxTopic the bytes of what
-// one of them is about.
-const (
-	maxOpinions = 4096
-	maxTopic    = 1 << 10
-)
-
 func newPassGuard(l *loop) *passGuard {
 	g := &passGuard{
-		loop: l, logins: make(map[login]*credential), opinions: make(map[string]*opinion),
-		anonymous: new(credential),
+		loop: l, logins: make(map[login]*credential), anonymous: new(credential),
+		travels: make(map[string]bool), opinions: opinions{loop: l, known: make(map[string]*opinion)},
 	}
-	g.travels = make(map[string]bool)
-	for _, name := range passedOn {
+	for _, name := range []string{
+		"ping", "config|set", "info", "watch", "publish", "spublish", "hgetall", "smembers",
+		"script|load", "script|exists", "script|flush", "scan", "keys", "debug", "client|no-touch",
+	} {
 		g.travels[name] = true
 	}
 	return g
-}
-
-// passedOn have a handler that sends them to the backend, with the session's login.
-var passedOn = [...]string{
-	"ping", "config|set", "info", "watch", "publish", "spublish", "hgetall", "smembers",
-	"script|load", "script|exists", "script|flush", "scan", "keys", "debug", "client|no-touch",
 }
 
 func (g *passGuard) welcome(s *session) {
@@ -81,35 +61,82 @@ func (g *passGuard) welcome(s *session) {
 
 // vet makes sure that s, which has not logged in, is no more than a new connection to the
 // backend would be. Redis lets connections be that were there before a password was asked
-// for, so those of earlier clients cannot tell. False: the backend is being asked.
-func (g *passGuard) vet(s *session) (decided bool) {
-	if s.vetted || s.as.login {
-		return true
+// for, so those of earlier clients cannot tell. Connections on which nothing was allowed
+// are as good as new ones.
+func (g *passGuard) vet(s *session) (refusal string, decided bool) {
+	if !s.vetted && !s.as.login {
+		if refusal, decided = g.vetFirst(s); !decided || refusal != "" {
+			return refusal, decided
+		}
+	}
+	c := s.as
+	if c.login || !c.guarded {
+		return "", true
 	}
 	rules := g.loop.srv.rules.Load()
-	if s.question == nil && (g.anonymous.guarded || g.loop.now() <= g.openUntil && g.openRules == rules) {
-		g.become(s, g.anonymous)
-		s.vetted = true
-		return true
-	}
-	_, _, decided = g.consult(s, func(q *question) {
-		fresh := new(credential)
-		g.send(laneKey{as: fresh}, [][]byte{[]byte("PING")}, func(reply []byte) {
-			if bytes.HasPrefix(reply, []byte("-NOAUTH ")) {
-				fresh.guarded = true
-				g.anonymous = fresh
-			} else {
-				g.openUntil, g.openRules = g.loop.now()+int64(g.loop.srv.opts.Cache.MaxStaleness), rules
-				g.closeLanes(fresh)
-			}
-			g.answer(s, q, "")
+	if s.question != nil || g.loop.now() > c.askedUntil || c.askedRules != rules {
+		refusal, _, decided = g.consult(s, func(q *question) {
+			g.loop.put(laneKey{as: c}, [][]byte{[]byte("PING")}, func(reply []byte) { g.answer(s, q, c.tried(g, reply, rules)) })
 		})
-	})
-	if decided {
-		g.become(s, g.anonymous)
-		s.vetted = true
+		if !decided || refusal != "" {
+			return refusal, decided
+		}
 	}
-	return decided
+	if s.stranger = c.shut; c.shut {
+		return errNoAuth, true
+	}
+	return "", true
+}
+
+// tried notes what the backend answers to a command without a login. refusal says why it does not.
+func (c *credential) tried(g *passGuard, reply []byte, rules uint64) (refusal string) {
+	if bytes.HasPrefix(reply, []byte("-ERR cosky-proxy ")) {
+		return string(reply[1 : len(reply)-2])
+	}
+	c.shut = bytes.HasPrefix(reply, []byte("-NOAUTH "))
+	c.guarded = c.guarded || c.shut
+	c.askedUntil, c.askedRules = g.loop.now()+int64(g.loop.srv.opts.Cache.MaxStaleness), rules
+	return ""
+}
+
+func (g *passGuard) vetFirst(s *session) (refusal string, decided bool) {
+	if s.question != nil || !g.anonymous.guarded && (g.loop.now() > g.openUntil || g.openRules != g.loop.srv.rules.Load()) {
+		refusal, _, decided = g.consult(s, func(q *question) {
+			g.probe(func(refusal string) { g.answer(s, q, refusal) })
+		})
+		if !decided || refusal != "" {
+			return refusal, decided
+		}
+	}
+	g.become(s, g.anonymous)
+	s.vetted = true
+	return "", true
+}
+
+// probe finds out what a new connection to the backend may do. When it may do nothing, those that
+// come from now on are anonymous on connections which began like this one. refusal says why
+// it cannot be found out.
+func (g *passGuard) probe(then func(refusal string)) {
+	if g.probing = append(g.probing, then); len(g.probing) > 1 {
+		return
+	}
+	fresh, rules := new(credential), g.loop.srv.rules.Load()
+	g.loop.put(laneKey{as: fresh}, [][]byte{[]byte("PING")}, func(reply []byte) {
+		refusal := fresh.tried(g, reply, rules)
+		if fresh.guarded {
+			g.anonymous = fresh
+		} else { // any other error than NOAUTH is about commands, not about who asks
+			g.closeLanes(fresh)
+		}
+		if refusal == "" && !fresh.guarded {
+			g.openUntil, g.openRules = fresh.askedUntil, rules
+		}
+		waiting := g.probing
+		g.probing = nil
+		for _, then := range waiting {
+			then(refusal)
+		}
+	})
 }
 
 func (g *passGuard) leave(s *session) {
@@ -195,11 +222,7 @@ func (g *passGuard) tick(now int64) {
 			g.forget(id)
 		}
 	}
-	for topic, o := range g.opinions {
-		if o.until != 0 && o.until < now {
-			delete(g.opinions, topic)
-		}
-	}
+	g.opinions.expire(now)
 }
 
 // revoked: the backend does not accept c any more, although it did. A Redis that deletes a
@@ -267,34 +290,28 @@ func (g *passGuard) answer(s *session, q *question, refusal string) {
 // verify sends a command on a connection of a client's login: how the connection's own
 // login ends and what the command is answered is the verdict.
 func (g *passGuard) verify(s *session, q *question, key laneKey, args []string) {
-	l := g.loop
-	n, cause := l.owner(l.anyShard().slot)
-	var ln *lane
-	if cause == "" {
-		ln, cause = n.lane(key)
+	var call [][]byte
+	for _, a := range args {
+		call = append(call, []byte(a))
 	}
-	if cause != "" {
-		g.answer(s, q, cause)
-		return
-	}
-	r := l.newRequest(nil, nil)
-	r.sink, r.alone = told(func(reply []byte) {
+	g.loop.put(key, call, func(reply []byte) {
 		refusal := ""
 		if reply[0] == '-' {
 			refusal = string(reply[1 : len(reply)-2])
 		}
 		g.answer(s, q, refusal)
-	}), true
-	l.enc = resp.AppendCommand(l.enc[:0], args...)
-	ln.send(r, l.enc)
+	})
 }
 
 func (g *passGuard) greet(s *session, resp3 bool) (refusal string, decided bool) {
 	if s.as.login {
 		return "", true
 	}
-	if !s.vetted && !g.vet(s) {
-		return "", false
+	switch refusal, decided = g.vet(s); {
+	case refusal == errNoAuth:
+		return errNoAuthHello, true
+	case !decided, refusal != "":
+		return refusal, decided
 	}
 	proto := "2"
 	if resp3 {
@@ -304,7 +321,9 @@ func (g *passGuard) greet(s *session, resp3 bool) (refusal string, decided bool)
 	return refusal, decided
 }
 
-func (g *passGuard) admitUpload(*session, *command.Command, [][]byte) bool { return true }
+func (g *passGuard) admitUpload(s *session, _ *command.Command, _ [][]byte) bool {
+	return s.vetted || s.as.login
+}
 
 func (g *passGuard) admit(s *session, cmd *command.Command, args [][]byte) (refusal string, decided bool) {
 	g.watchRules(s, cmd)
@@ -314,28 +333,21 @@ func (g *passGuard) admit(s *session, cmd *command.Command, args [][]byte) (refu
 		return "ERR '" + cmd.Name + "' inside MULTI is not supported by cosky-proxy with auth.mode passthrough", true
 	case cmd.Has(command.NoAuth):
 		return "", true
-	case !s.vetted && !g.vet(s):
-		return "", false
-	case !g.answersItself(cmd):
+	case !s.as.login:
+		if refusal, decided = g.vet(s); !decided || refusal != "" {
+			return refusal, decided
+		}
+	}
+	if !g.answersItself(cmd) {
 		return "", true
 	}
-	o, topic := g.opinion(s, cmd, args)
-	if s.question == nil && o != nil && o.until != 0 {
-		return g.tell(s, o.verdict(s, cmd)), true
+	if o := g.opinions.of(s, cmd, args); s.question == nil && o != nil && o.until != 0 {
+		return o.verdict(s, cmd), true
 	}
 	refusal, _, decided = g.consult(s, func(q *question) {
-		g.ask(s, cmd, args, topic, func(o *opinion) { g.answer(s, q, o.verdict(s, cmd)) })
+		g.opinions.ask(s, cmd, args, func(o *opinion) { g.answer(s, q, o.verdict(s, cmd)) })
 	})
-	if !decided {
-		return "", false
-	}
-	return g.tell(s, refusal), true
-}
-
-// tell notes what a verdict says about the client itself.
-func (g *passGuard) tell(s *session, refusal string) string {
-	s.stranger = !s.as.login && refusal == errNoAuth
-	return refusal
+	return refusal, decided
 }
 
 // watchRules voids the opinions when a client changes what users may do: before that and,
@@ -357,153 +369,15 @@ func (g *passGuard) answersItself(cmd *command.Command) bool {
 	return g.loop.handlers[cmd.ID] != nil && !cmd.Script && !cmd.Has(command.Blocking) && !g.travels[cmd.Name]
 }
 
-// verdict is what an opinion means for a command that the proxy answers itself. When the
-// backend would not say, what only concerns the client's own connection is allowed.
-func (o *opinion) verdict(s *session, cmd *command.Command) string {
-	switch {
-	case o.refusal != "" || !o.unknown:
-		return o.refusal
-	case cmd.Categories&(command.Category("admin")|command.Category("dangerous")) == 0:
-		return ""
-	}
-	return "ERR cosky-proxy cannot find out whether user '" + s.user + "' may run '" + cmd.Name + "': the backend does not answer ACL DRYRUN"
-}
-
 // vouches reports whether the backend has said that s may have a cached answer to a read.
 // If it is not known, it will be soon.
 func (g *passGuard) vouches(s *session, cmd *command.Command, args [][]byte) bool {
-	o, topic := g.opinion(s, cmd, args)
-	if o == nil && topic != "" {
-		g.ask(s, cmd, args, topic, func(*opinion) {})
+	o := g.opinions.of(s, cmd, args)
+	if o == nil {
+		g.opinions.ask(s, cmd, args, func(*opinion) {})
 		return false
 	}
-	return o != nil && o.until != 0 && !o.unknown && o.refusal == ""
-}
-
-// opinion returns what is known about a command of s; nil: nothing, and topic is what
-// it can be remembered under, empty when it is too long for that.
-func (g *passGuard) opinion(s *session, cmd *command.Command, args [][]byte) (o *opinion, topic string) {
-	// Who may log in with a password but is nobody yet has opinions of its own.
-	b := append(g.topic[:0], "+-"[index(s.as.login)])
-	b = append(append(b, s.user...), 0)
-	for _, arg := range args[:relevant(cmd, len(args))] {
-		if b = append(append(b, arg...), 0); len(b) > maxTopic {
-			return nil, ""
-		}
-	}
-	g.topic = b
-	now := g.loop.now()
-	if o = g.opinions[string(b)]; o != nil && (o.until == 0 || o.until >= now) && o.rules == g.loop.srv.rules.Load() {
-		return o, ""
-	}
-	return nil, string(b)
-}
-
-// relevant is how many arguments an opinion may depend on: a command without keys and
-// channels is judged by its name and its first argument.
-func relevant(cmd *command.Command, n int) int {
-	switch {
-	case len(cmd.KeySpecs) > 0 || cmd.Has(command.PubSub) || cmd.Has(command.MovableKeys):
-		return n
-	case cmd.Parent != nil:
-		return min(n, 3)
-	}
-	return min(n, 2)
-}
-
-// ask asks the backend what it thinks of a command of s, and remembers it under topic.
-func (g *passGuard) ask(s *session, cmd *command.Command, args [][]byte, topic string, then func(o *opinion)) {
-	o := &opinion{rules: g.loop.srv.rules.Load()}
-	if topic != "" {
-		if len(g.opinions) >= maxOpinions {
-			clear(g.opinions)
-		}
-		g.opinions[topic] = o
-	}
-	done := func() {
-		o.until = g.loop.now() + int64(g.loop.srv.opts.Cache.MaxStaleness)
-		then(o)
-	}
-	dryrun := func() { g.dryrun(s.user, cmd, args, o, done) }
-	if s.as.login {
-		dryrun()
-		return
-	}
-	// Whether nobody may do what the default user may is told by the answer to any command.
-	call := make([][]byte, len(args))
-	for i, a := range args {
-		call[i] = bytes.Clone(a)
-	}
-	args = call
-	g.send(laneKey{as: s.as}, [][]byte{[]byte("PING")}, func(reply []byte) {
-		if bytes.HasPrefix(reply, []byte("-NOAUTH ")) {
-			o.refusal = string(reply[1 : len(reply)-2])
-			done()
-			return
-		}
-		dryrun()
-	})
-}
-
-func (g *passGuard) dryrun(user string, cmd *command.Command, args [][]byte, o *opinion, done func()) {
-	call := append([][]byte{[]byte("ACL"), []byte("DRYRUN"), []byte(user)}, args...)
-	g.send(laneKey{}, call, func(reply []byte) {
-		o.refusal, o.unknown = forecast(cmd, reply)
-		done()
-	})
-}
-
-// send sends a command of the proxy's own.
-func (g *passGuard) send(key laneKey, args [][]byte, then func(reply []byte)) {
-	l := g.loop
-	n, cause := l.owner(l.anyShard().slot)
-	var ln *lane
-	if cause == "" {
-		ln, cause = n.lane(key)
-	}
-	if cause != "" {
-		then([]byte("-" + cause + "\r\n"))
-		return
-	}
-	r := l.newRequest(nil, nil)
-	r.sink, r.alone = told(then), true
-	l.enc = resp.AppendCommandBytes(l.enc[:0], args)
-	ln.send(r, l.enc)
-}
-
-// told takes a reply.
-type told func(reply []byte)
-
-func (f told) deliver(l *loop, r *request, reply []byte) {
-	l.release(r)
-	f(reply)
-}
-
-// forecast reads the reply of ACL DRYRUN: as the error line of the command itself, in the
-// words of the version that answers.
-func forecast(cmd *command.Command, reply []byte) (refusal string, unknown bool) {
-	switch {
-	case reply[0] == '+':
-		return "", false
-	case reply[0] != '$':
-		return "", true
-	}
-	body, _ := resp.ReadBulk(reply)
-	text := string(body)
-	old := strings.HasPrefix(text, "This user ")
-	switch {
-	case strings.Contains(text, "permissions to run") && old: // 7.0
-		return "NOPERM t" + text[1:], false
-	case strings.Contains(text, "permissions to run"):
-		return "NOPERM " + text, false
-	case strings.HasSuffix(text, " channel") && old:
-		return "NOPERM this user has no permissions to access one of the channels used as arguments", false
-	case strings.HasSuffix(text, " channel"):
-		return "NOPERM No permissions to access a channel", false
-	case old:
-		return "NOPERM this user has no permissions to access one of the keys used as arguments", false
-	}
-	return "NOPERM No permissions to access a key", false
+	return o.until != 0 && !o.unknown && o.refusal == ""
 }
 
 // reauthenticate tells the connections that hold state of the session who it is now.
@@ -529,4 +403,30 @@ func (s *session) reauthenticate(c *credential) {
 			tell(ln)
 		}
 	}
+}
+
+// put sends a command of the proxy's own on the shared lane of key and hands on the reply,
+// which may be an error of the proxy's own, too.
+func (l *loop) put(key laneKey, args [][]byte, then func(reply []byte)) {
+	n, cause := l.owner(l.anyShard().slot)
+	var ln *lane
+	if cause == "" {
+		ln, cause = n.lane(key)
+	}
+	if cause != "" {
+		then([]byte("-" + cause + "\r\n"))
+		return
+	}
+	r := l.newRequest(nil, nil)
+	r.sink, r.alone = told(then), true
+	l.enc = resp.AppendCommandBytes(l.enc[:0], args)
+	ln.send(r, l.enc)
+}
+
+// told takes a reply.
+type told func(reply []byte)
+
+func (f told) deliver(l *loop, r *request, reply []byte) {
+	l.release(r)
+	f(reply)
 }

@@ -49,9 +49,6 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 			return false // a script's own words
 		}
 		if ln.key.as != nil { // the client's own matter
-			if r.sess != nil {
-				r.sess.stranger = !r.as.login
-			}
 			return false
 		}
 		l.notLoggedIn(r, ln.node, string(line))

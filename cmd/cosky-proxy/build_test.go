@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -69,6 +70,39 @@ func TestBackendOf(t *testing.T) {
 	if b.Mode != cluster.Sentinel || !slices.Equal(b.Seeds, []string{"a:1", "b:2"}) || b.MasterName != "main" || b.DB != 3 ||
 		b.User != "me" || b.Password != "pw" || b.SentinelUser != "su" || b.SentinelPassword != "sp" {
 		t.Errorf("got %+v", b)
+	}
+}
+
+// TestUsersAreRead: mistakes stop the start, with the line they stand on and no password.
+func TestUsersAreRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users.acl")
+	if err := os.WriteFile(file, []byte("user default off\nuser app on >hunter2 +nosuch\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--auth.users", "default off", "--auth.users", "app on >hunter2 %x~"}, "cannot use the users: auth.users:2: Syntax error"},
+		{[]string{"--auth.file", file}, "cannot use the users: " + file + ":2: Error in applying operation '+nosuch': Unknown command or category name in ACL"},
+		{[]string{"--auth.file", "/nosuch"}, "cannot read the users of auth.file: open /nosuch: no such file or directory"},
+	} {
+		cfg, _, err := conf.Load(append(c.args, "--auth.mode=proxy"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := build(t.Context(), cfg, slog.Default()); err == nil || err.Error() != c.want {
+			t.Errorf("%q:\ngot  %v\nwant %s", c.args, err, c.want)
+		}
+	}
+	var log bytes.Buffer
+	cfg, _, err := conf.Load([]string{"--auth.mode=proxy", "--auth.users=app on nopass"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := proxyOptions(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	if err := readUsers(cfg, &opts); err != nil || opts.Auth.Users.Lookup([]byte("app")) == nil || !strings.Contains(log.String(), "clients need no password") {
+		t.Errorf("error %v, log %q", err, log.String())
 	}
 }
 

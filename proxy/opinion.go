@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"strings"
+
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// opinions are what the backend thinks of commands that the proxy answers itself. They
+// belong to one loop.
+type opinions struct {
+	loop  *loop
+	known map[string]*opinion // by topic
+	topic []byte              // scratch: what an opinion is about
+}
+
+// opinion is what the backend thinks of one command of one user.
+type opinion struct {
+	refusal string           // error line; empty: allowed
+	unknown bool             // the backend would not say
+	until   int64            // believed so long (mono); 0: it has not answered yet
+	rules   uint64           // Server.rules when it was asked
+	waiting []func(*opinion) // for the answer
+}
+
+// maxOpinions bounds what a loop remembers, and maxTopic the bytes of what one of them
+// is about.
+const (
+	maxOpinions = 4096
+	maxTopic    = 1 << 10
+)
+
+// of returns what is known about a command of s, nil when nothing is.
+func (os *opinions) of(s *session, cmd *command.Command, args [][]byte) *opinion {
+	if !os.name(s, cmd, args) {
+		return nil
+	}
+	o := os.known[string(os.topic)]
+	if o != nil && (o.until == 0 || o.until >= os.loop.now()) && o.rules == os.loop.srv.rules.Load() {
+		return o
+	}
+	return nil
+}
+
+// name makes topic what a command of s is about; false when that is too long.
+func (os *opinions) name(s *session, cmd *command.Command, args [][]byte) bool {
+	b := append(append(os.topic[:0], s.user...), 0)
+	for _, arg := range args[:relevant(cmd, len(args))] {
+		if b = append(append(b, arg...), 0); len(b) > maxTopic {
+			return false
+		}
+	}
+	os.topic = b
+	return true
+}
+
+// relevant is how many arguments an opinion may depend on: a command without keys and
+// channels is judged by its name and its first argument.
+func relevant(cmd *command.Command, n int) int {
+	switch {
+	case len(cmd.KeySpecs) > 0 || cmd.Has(command.PubSub) || cmd.Has(command.MovableKeys):
+		return n
+	case cmd.Parent != nil:
+		return min(n, 3)
+	}
+	return min(n, 2)
+}
+
+// ask has the backend asked, with the proxy's own login, what it thinks of a command of s, and
+// calls then. The answer is remembered.
+func (os *opinions) ask(s *session, cmd *command.Command, args [][]byte, then func(*opinion)) {
+	if o := os.of(s, cmd, args); o != nil && o.until == 0 { // somebody has asked just now
+		o.waiting = append(o.waiting, then)
+		return
+	}
+	o := &opinion{rules: os.loop.srv.rules.Load(), waiting: []func(*opinion){then}}
+	if os.name(s, cmd, args) {
+		if len(os.known) >= maxOpinions {
+			clear(os.known)
+		}
+		os.known[string(os.topic)] = o
+	}
+	call := append([][]byte{[]byte("ACL"), []byte("DRYRUN"), []byte(s.user)}, args...)
+	os.loop.put(laneKey{}, call, func(reply []byte) {
+		o.refusal, o.unknown = forecast(reply)
+		os.settle(o)
+	})
+}
+
+func (os *opinions) settle(o *opinion) {
+	o.until = os.loop.now() + int64(os.loop.srv.opts.Cache.MaxStaleness)
+	waiting := o.waiting
+	o.waiting = nil
+	for _, then := range waiting {
+		then(o)
+	}
+}
+
+// expire forgets what is not believed any more.
+func (os *opinions) expire(now int64) {
+	for topic, o := range os.known {
+		if o.until != 0 && o.until < now {
+			delete(os.known, topic)
+		}
+	}
+}
+
+// verdict is what an opinion means for a command that the proxy answers itself. When the
+// backend would not say, what only concerns the client's own connection is allowed.
+func (o *opinion) verdict(s *session, cmd *command.Command) string {
+	switch {
+	case o.refusal != "" || !o.unknown:
+		return o.refusal
+	case cmd.Categories&(command.Category("admin")|command.Category("dangerous")) == 0:
+		return ""
+	}
+	return "ERR cosky-proxy cannot find out whether user '" + s.user + "' may run '" + cmd.Name + "': the backend does not answer ACL DRYRUN"
+}
+
+// forecast reads the reply of ACL DRYRUN: as the error line that the command itself would
+// get, in the words of the version that answers. unknown: it is no answer.
+func forecast(reply []byte) (refusal string, unknown bool) {
+	switch {
+	case reply[0] == '+':
+		return "", false
+	case reply[0] != '$':
+		return "", true
+	}
+	body, _ := resp.ReadBulk(reply)
+	text := string(body)
+	since72 := !strings.HasPrefix(text, "This user ")
+	switch {
+	case strings.HasSuffix(text, "' command") && since72:
+		return "NOPERM " + text, false
+	case strings.HasSuffix(text, "' command"):
+		return "NOPERM t" + text[1:], false
+	case strings.HasSuffix(text, "' channel") && since72:
+		return "NOPERM No permissions to access a channel", false
+	case strings.HasSuffix(text, "' channel"):
+		return "NOPERM this user has no permissions to access one of the channels used as arguments", false
+	case since72:
+		return "NOPERM No permissions to access a key", false
+	}
+	return "NOPERM this user has no permissions to access one of the keys used as arguments", false
+}
