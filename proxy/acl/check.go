@@ -130,7 +130,7 @@ func (s *selector) opens(key []byte, flags command.KeyFlags) bool {
 	reads := flags&command.KeyAccess != 0
 	writes := flags&(command.KeyInsert|command.KeyDelete|command.KeyUpdate) != 0
 	for _, k := range s.keys {
-		if (k.read || !reads) && (k.write || !writes) && match(k.pattern, key) {
+		if (k.read || !reads) && (k.write || !writes) && Match(k.pattern, key) {
 			return true
 		}
 	}
@@ -160,7 +160,7 @@ func (s *selector) checkChannels(cmd *command.Command, args [][]byte) (v Verdict
 
 func (s *selector) hears(channel []byte, literal bool) bool {
 	for _, c := range s.channels {
-		if literal && c == string(channel) || !literal && match(c, channel) {
+		if literal && c == string(channel) || !literal && Match(c, channel) {
 			return true
 		}
 	}

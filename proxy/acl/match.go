@@ -1,9 +1,9 @@
 package acl
 
-// match reports whether s matches the glob-style pattern, with every detail of Redis'
+// Match reports whether s matches the glob-style pattern, with every detail of Redis'
 // stringmatchlen (util.c): an empty s is matched by an empty pattern only, and a class
 // without its end reaches to the end of the pattern.
-func match(pattern string, s []byte) bool {
+func Match(pattern string, s []byte) bool {
 	if len(s) == 0 {
 		return pattern == ""
 	}
