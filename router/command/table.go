@@ -16,7 +16,7 @@ var commandsTSV string
 var builtin = mustBuiltin()
 
 func mustBuiltin() *Table {
-	cmds, err := parseRows(commandsTSV + newerRows)
+	cmds, err := builtinRows()
 	if err == nil {
 		var t *Table
 		if t, err = newTable(cmds, nil); err == nil {
@@ -24,6 +24,29 @@ func mustBuiltin() *Table {
 		}
 	}
 	panic("BUG: commands.tsv: " + err.Error())
+}
+
+// builtinRows are the generated rows and those written by hand of commands that the
+// generator has not met.
+func builtinRows() ([]Command, error) {
+	cmds, err := ParseRows(commandsTSV)
+	if err != nil {
+		return nil, err
+	}
+	unseen, err := ParseRows(unseenRows)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool, len(cmds))
+	for i := range cmds {
+		seen[cmds[i].Name] = true
+	}
+	for _, c := range unseen {
+		if !seen[c.Name] {
+			cmds = append(cmds, c)
+		}
+	}
+	return cmds, nil
 }
 
 // Table is an immutable set of commands. The built-in one knows every command of
@@ -190,6 +213,26 @@ func (t *Table) Resolve(args [][]byte) (cmd *Command, err string) {
 		return nil, c.ArityError()
 	}
 	return c, ""
+}
+
+// Called returns the command or subcommand that args call, whatever their number; nil if
+// there is none.
+func (t *Table) Called(args [][]byte) *Command {
+	c := t.Lookup(args[0])
+	if c == nil || len(c.Subs) == 0 || len(args) == 1 {
+		return c
+	}
+	return c.Sub(args[1])
+}
+
+// MayHaveKeys reports whether COMMAND GETKEYS looks for keys of the command at all.
+func (c *Command) MayHaveKeys() bool {
+	for i := range c.KeySpecs {
+		if c.KeySpecs[i].Flags&KeyNotKey == 0 {
+			return true
+		}
+	}
+	return c.Has(MovableKeys)
 }
 
 // AcceptsCount reports whether n arguments, the name(s) included, satisfy the
