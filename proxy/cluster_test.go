@@ -53,6 +53,9 @@ func TestCluster(t *testing.T) {
 		{"pubsub", testClusterPubSub},
 		{"monitor", testClusterMonitor},
 		{"wait", testClusterWait},
+		{"pubsub figures", testClusterFigures},
+		{"key events", testKeyEvents},
+		{"shard channels", testShardChannels},
 		{"slow shard", testSlowShard},
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},
@@ -68,6 +71,7 @@ func TestCluster(t *testing.T) {
 	t.Run("scripts after changes", func(t *testing.T) { testScriptsAfterChanges(t, c, p) })
 	t.Run("frozen master", func(t *testing.T) { testFrozenMaster(t, c, p) })
 	t.Run("failover", func(t *testing.T) { testClusterFailover(t, c, p) })
+	t.Run("subscribers and failover", func(t *testing.T) { testSubscribersFailover(t, c, p) })
 	t.Run("killed master", func(t *testing.T) { testKilledMaster(t, c, p) })
 }
 

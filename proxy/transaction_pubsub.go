@@ -134,7 +134,6 @@ func (s *session) prepared(tx *transaction, topics []*topic, cause string) {
 func (s *session) unprepare(tx *transaction) {
 	if tx.sub.asked {
 		s.unhush()
-		s.flushPushes()
 	}
 }
 
