@@ -358,7 +358,7 @@ func (f *feed) refused(line string, turnedAway bool) {
 
 // feedLinger is how long an unused feed is kept: clients that subscribe and
 // unsubscribe in turn need not wait for a connection each time.
-const feedLinger = 5 * time.Second
+const feedLinger = time.Second
 
 // pingEvery is how often a feed is probed.
 const pingEvery = time.Second

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -163,23 +162,15 @@ func (a *audience) topic(id topicID) (*topic, string) {
 // places are the nodes to which t wants a link.
 func (a *audience) places(t *topic) (ns []*node, cause string) {
 	l := a.hub.loop
-	at := l.anyShard()
 	switch {
 	case t.everywhere:
 		return l.shards, ""
 	case t.hint != "":
 		return []*node{l.node(t.hint)}, ""
-	case t.id.kind == kindShard:
-		at = l.target([]byte(t.id.name))
-	case len(t.links) > 0: // any node will do, so it stays where it is
+	case t.id.kind != kindShard && len(t.links) > 0: // any node will do, so it stays where it is
 		return []*node{t.links[0].feed.node}, ""
-	case l.clusters && (t.id.kind == kindChannel || fixedTag(t.id.name)):
-		// CoSky's scripts publish on the node that owns the slot of the channel's name.
-		if sl := slot.Of([]byte(t.id.name)); l.topo.ShardOf(sl) >= 0 {
-			at.slot = sl
-		}
 	}
-	n, cause := l.owner(at.slot)
+	n, cause := l.owner(l.venue(t.id.kind, []byte(t.id.name)).slot)
 	if cause != "" {
 		return nil, cause
 	}
@@ -482,34 +473,4 @@ func (a *audience) barrier(done func()) {
 		}
 	}
 	g.pass()
-}
-
-// fixedTag reports whether a pattern has a literal hash tag, so that everything
-// it can match lives in one slot.
-func fixedTag(pattern string) bool {
-	b := []byte(pattern)
-	tag := slot.Tag(b)
-	return len(tag) != len(b) && !bytes.ContainsAny(tag, `*?[\`) && !bytes.ContainsAny(b[:bytes.IndexByte(b, '{')], `*?[\`)
-}
-
-// Channels on which a master announces what happens to its keys, and which no
-// other node sees (notify.c: notifyKeyspaceEvent).
-const (
-	keyspacePrefix = "__keyspace@"
-	keyeventPrefix = "__keyevent@"
-)
-
-func keyEvent(channel []byte) bool {
-	return bytes.HasPrefix(channel, []byte(keyspacePrefix)) || bytes.HasPrefix(channel, []byte(keyeventPrefix))
-}
-
-// hearsKeys reports whether events of keys may be among the messages.
-func (id topicID) hearsKeys() bool {
-	switch id.kind {
-	case kindChannel:
-		return keyEvent([]byte(id.name))
-	case kindPattern:
-		return globCanStart(id.name, keyspacePrefix) || globCanStart(id.name, keyeventPrefix)
-	}
-	return false
 }

@@ -162,6 +162,7 @@ func TestSubscribingInsideMulti(t *testing.T) {
 			p.frames(4, []string{"MULTI"}, []string{"SUBSCRIBE", "a"}, []string{"PUBSUB", "NUMSUB", "a"}, []string{"EXEC"})
 			publish(w, "a", "m")
 			p.frames(1)
+			p.behind.Close()
 		}
 		clustertest.Await(t, "subscriptions to end", func() error { return unsubscribed(w.behind) })
 	})
@@ -170,7 +171,7 @@ func TestSubscribingInsideMulti(t *testing.T) {
 // unsubscribed reports whether nobody subscribes to anything at r.
 func unsubscribed(r *clustertest.Redis) error {
 	channels, shards, patterns := fmt.Sprint(r.Do("PUBSUB", "CHANNELS")), fmt.Sprint(r.Do("PUBSUB", "SHARDCHANNELS")), r.Do("PUBSUB", "NUMPAT")
-	if channels != "[a]" && channels != "[]" || shards != "[]" || patterns != int64(0) {
+	if channels != "[]" || shards != "[]" || patterns != int64(0) {
 		return fmt.Errorf("channels %s, shard channels %s, %v patterns", channels, shards, patterns)
 	}
 	return nil
@@ -424,6 +425,35 @@ func TestSubscribersOfFrozenBackend(t *testing.T) {
 	})
 	behind.Thaw()
 	outlives(t, "ch", func(message string) { behind.Do("PUBLISH", "ch", message) }, c)
+}
+
+// TestNothingIsLeftBehind: with the last client, a subscription ends, and its
+// connection too.
+func TestNothingIsLeftBehind(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	_, addr := proxytest.Start(t, strict(t, behind, netloop.DefaultTransport))
+	var conns []*clustertest.Conn
+	for range 4 { // on both loops
+		c := clustertest.Dial(t, addr)
+		c.Do("GET", "k")
+		conns = append(conns, c)
+	}
+	for i, c := range conns {
+		played(c, []string{"HELLO", "3"}, []string{"SUBSCRIBE", "a", fmt.Sprint(i)}, []string{"PSUBSCRIBE", "a*"}, []string{"SSUBSCRIBE", "s"})
+		if i < 2 {
+			played(c, []string{"RESET"})
+		}
+	}
+	played(conns[2], []string{"UNSUBSCRIBE"}, []string{"PUNSUBSCRIBE"}, []string{"SUNSUBSCRIBE"})
+	conns[3].Close()
+	clustertest.Await(t, "subscriptions to end", func() error { return unsubscribed(behind) })
+	clustertest.Await(t, "connections to end", func() error {
+		list := behind.Text("CLIENT", "LIST")
+		if n := strings.Count(list, "cmd=sunsubscribe") + strings.Count(list, "cmd=ping") + strings.Count(list, "cmd=punsubscribe"); n > 0 {
+			return fmt.Errorf("%d are left:\n%s", n, list)
+		}
+		return nil
+	})
 }
 
 // TestRefusedSubscription: what the backend refuses, it refuses in its own words, and

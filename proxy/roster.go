@@ -46,14 +46,14 @@ func (h *headcount) remove(id topicID) {
 	}
 }
 
-// receivers is how many subscriptions a message on channel reaches.
-func (h *headcount) receivers(kind subKind, channel string) int64 {
-	n := h[kind][channel]
-	if kind == kindShard {
+// receivers is how many subscriptions a message on a channel reaches.
+func (h *headcount) receivers(on topicID) int64 {
+	n := h[on.kind][on.name]
+	if on.kind == kindShard {
 		return int64(n)
 	}
 	for pattern, subscribers := range h[kindPattern] {
-		if globMatch(pattern, channel) {
+		if globMatch(pattern, on.name) {
 			n += subscribers
 		}
 	}
@@ -117,15 +117,15 @@ func (ro *roster) ownLocked(addr string, f func(*headcount)) {
 }
 
 // published corrects the answer to a (S)PUBLISH that the node at addr has executed.
-func (ro *roster) published(addr string, kind subKind, channel string, reply []byte) []byte {
+func (ro *roster) published(addr string, on topicID, reply []byte) []byte {
 	if reply[0] != ':' {
 		return reply
 	}
 	_, n, _ := resp.ReadHeader(reply)
 	ro.mu.Lock()
 	defer ro.mu.Unlock()
-	ro.ownLocked(addr, func(h *headcount) { n -= h.receivers(kind, channel) })
-	return resp.AppendInt(nil, max(n, 0)+ro.clients.receivers(kind, channel))
+	ro.ownLocked(addr, func(h *headcount) { n -= h.receivers(on) })
+	return resp.AppendInt(nil, max(n, 0)+ro.clients.receivers(on))
 }
 
 // inspected makes one answer of those that nodes have given to a PUBSUB command: of
