@@ -162,7 +162,9 @@ func TestSubscribingInsideMulti(t *testing.T) {
 			p.frames(4, []string{"MULTI"}, []string{"SUBSCRIBE", "a"}, []string{"PUBSUB", "NUMSUB", "a"}, []string{"EXEC"})
 			publish(w, "a", "m")
 			p.frames(1)
-			p.behind.Close()
+			for _, c := range []*clustertest.Conn{p.direct, p.behind} { // counted no more
+				played(c, []string{"RESET"})
+			}
 		}
 		clustertest.Await(t, "subscriptions to end", func() error { return unsubscribed(w.behind) })
 	})

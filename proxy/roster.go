@@ -116,16 +116,27 @@ func (ro *roster) ownLocked(addr string, f func(*headcount)) {
 	}
 }
 
+// receivers is how many of the proxy's own subscriptions at addr a message reaches.
+func (ro *roster) receivers(addr string, on topicID) (n int64) {
+	ro.mu.Lock()
+	defer ro.mu.Unlock()
+	ro.ownLocked(addr, func(h *headcount) { n += h.receivers(on) })
+	return n
+}
+
 // published corrects the answer to a (S)PUBLISH that the node at addr has executed.
-func (ro *roster) published(addr string, on topicID, reply []byte) []byte {
+// before is what receivers said when it was sent: a subscription that has ended since may
+// be among those that the node has counted.
+func (ro *roster) published(addr string, on topicID, before int64, reply []byte) []byte {
 	if reply[0] != ':' {
 		return reply
 	}
 	_, n, _ := resp.ReadHeader(reply)
 	ro.mu.Lock()
 	defer ro.mu.Unlock()
-	ro.ownLocked(addr, func(h *headcount) { n -= h.receivers(on) })
-	return resp.AppendInt(nil, max(n, 0)+ro.clients.receivers(on))
+	var own int64
+	ro.ownLocked(addr, func(h *headcount) { own += h.receivers(on) })
+	return resp.AppendInt(nil, max(n-max(own, before), 0)+ro.clients.receivers(on))
 }
 
 // inspected makes one answer of those that nodes have given to a PUBSUB command: of

@@ -67,7 +67,7 @@ func (s *session) denyBlocking(*command.Command, [][]byte, []byte) bool {
 }
 
 func amendPublish(s *session, cmd *command.Command, o *own, origin string, answer []byte) []byte {
-	return s.loop.srv.roster.published(origin, topicID{publishKind(cmd), string(o.args[1])}, answer)
+	return s.loop.srv.roster.published(origin, topicID{publishKind(cmd), string(o.args[1])}, 0, answer)
 }
 
 func amendPubsub(s *session, cmd *command.Command, o *own, origin string, answer []byte) []byte {
