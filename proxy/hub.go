@@ -59,7 +59,8 @@ type topicID struct {
 //
 // Normally one link carries it. Events of keys come from every master of a cluster, so
 // what may match them has a link to each; of those, home alone is listened to for
-// ordinary messages, which the cluster brings to every node.
+// ordinary messages, which the cluster brings to every node. Home is at the venue of
+// such messages, if it can be.
 type topic struct {
 	// static
 	audience   *audience
@@ -207,14 +208,21 @@ func (t *topic) link(n *node) *link {
 // unlink forgets a link that has ended.
 func (t *topic) unlink(ln *link) {
 	t.links = slices.DeleteFunc(t.links, func(o *link) bool { return o == ln })
-	if t.home != ln {
+	if t.home == ln {
+		t.home = nil
+		t.settleDown()
+	}
+}
+
+// settleDown chooses a home. Once there are listeners it is kept for as long as it is in
+// force: while it changes, a message could come by both.
+func (t *topic) settleDown() {
+	if t.home != nil && len(t.members) > 0 {
 		return
 	}
-	t.home = nil
-	for _, o := range t.links {
-		if o.inForce {
-			t.home = o
-			return
+	for _, ln := range t.links {
+		if ln.inForce && (t.home == nil || t.audience.hub.loop.hosts(ln.feed.node, t.id)) {
+			t.home = ln
 		}
 	}
 }
@@ -223,9 +231,7 @@ func (t *topic) unlink(ln *link) {
 func (a *audience) confirmed(ln *link) {
 	t := ln.topic
 	ln.inForce = true
-	if t.home == nil {
-		t.home = ln
-	}
+	t.settleDown()
 	if !t.inForce && a.complete(t) {
 		a.settled(t)
 	}

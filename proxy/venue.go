@@ -24,6 +24,12 @@ func (l *loop) venue(kind subKind, name []byte) target {
 	return l.anyShard()
 }
 
+// hosts reports whether n is the venue of id.
+func (l *loop) hosts(n *node, id topicID) bool {
+	v, cause := l.owner(l.venue(id.kind, []byte(id.name)).slot)
+	return cause == "" && v == n
+}
+
 // tagged reports whether everything that name stands for has one and the same hash tag.
 func tagged(kind subKind, name []byte) bool {
 	tag := slot.Tag(name)
