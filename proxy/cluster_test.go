@@ -458,6 +458,16 @@ func testClusterPubSub(t *testing.T, c *shared, p *proxytest.Discovered) {
 			subscriber.Expect(want)
 		}
 	}
+	// What is published on one after the other is heard in that order.
+	var messages [][]string
+	for i := range 300 {
+		messages = append(messages, []string{"PUBLISH", keyOf("channel", i%3), strconv.Itoa(i)})
+	}
+	publisher.Send(oneWrite(messages...))
+	for i := range messages {
+		subscriber.Expect("*3\r\n" + bulkOf("message") + bulkOf(keyOf("channel", i%3)) + bulkOf(strconv.Itoa(i)))
+		publisher.Expect(":1\r\n")
+	}
 	subscriber.Do("PSUBSCRIBE", "pattern*")
 	publisher.Do("PUBLISH", "pattern-x", "m")
 	subscriber.Expect("*4\r\n" + bulkOf("pmessage") + bulkOf("pattern*") + bulkOf("pattern-x") + bulkOf("m"))
