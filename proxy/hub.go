@@ -178,7 +178,8 @@ func (a *audience) places(t *topic) (ns []*node, cause string) {
 	return []*node{n}, ""
 }
 
-// place opens the links that t lacks. cause says why one of them cannot be opened now.
+// place opens the links that t lacks. cause says why one of them cannot be opened now. It
+// may find that t is complete: what has been lost is not wanted any more.
 func (a *audience) place(t *topic) (cause string) {
 	ns, cause := a.places(t)
 	for _, n := range ns {
@@ -191,6 +192,9 @@ func (a *audience) place(t *topic) (cause string) {
 			continue
 		}
 		f.subscribe(t)
+	}
+	if t.deadline != 0 && a.complete(t) {
+		a.settled(t)
 	}
 	return cause
 }
@@ -266,6 +270,7 @@ func (a *audience) settled(t *topic) {
 // broken: a link of t has ended, or has failed, although t wants it. again allows a
 // new attempt at once.
 func (a *audience) broken(t *topic, cause string, again bool) {
+	t.hint = ""
 	switch {
 	case t.gone():
 	case !t.inForce && t.deadline == 0: // it never was, so whoever asks for it learns why
@@ -396,6 +401,16 @@ func (a *audience) moved(f *feed, name string) {
 	a.astray(t, "its slot left "+f.node.addr, false)
 }
 
+// uses reports whether there is a feed from n.
+func (h *hub) uses(n *node) bool {
+	for _, a := range h.audiences {
+		if a.feeds[n.addr] != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // moved follows a change of the topology.
 func (h *hub) moved() {
 	for _, a := range h.audiences {
@@ -427,6 +442,7 @@ func (a *audience) follow() {
 
 // followSlot moves a shard channel to the owner of its slot.
 func (a *audience) followSlot(t *topic) {
+	t.hint = ""
 	n, cause := a.hub.loop.owner(slot.Of([]byte(t.id.name)))
 	if cause != "" || len(t.links) == 0 || t.link(n) != nil {
 		return
@@ -447,9 +463,7 @@ func (h *hub) tick(now int64) {
 		}
 		for t := range a.recovering {
 			if now < t.deadline {
-				if a.place(t) != "" {
-					t.hint = ""
-				}
+				a.place(t)
 				continue
 			}
 			a.giveUp(t, "ERR cosky-proxy cannot subscribe: not put in force again within pubsub.resubscribe_timeout")
