@@ -1033,8 +1033,11 @@ func testKilledMaster(t *testing.T, c *shared, p *proxytest.Discovered) {
 	conn, other := clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)
 	b := startProber(t, key, clustertest.Dial(t, p.Addr), c.writeDirect(key))
 	b.more(t, 20)
+	listener, tagged := clustertest.Dial(t, p.Addr), "{"+keyOf("ns", 0)+"}ch"
+	listener.Do("SUBSCRIBE", tagged)
 	old := c.OwnerOf(key)
 	old.Stop() // also the seed that the proxy was started with
+	outlives(t, tagged, func(message string) { other.Do("PUBLISH", tagged, message) }, listener)
 	expectReply(t, other, "SET "+healthy+" h", "+OK\r\n")
 	clustertest.Await(t, "writes to succeed again", func() error {
 		if got := other.Do("GET", healthy); got != bulkOf("h") {

@@ -165,7 +165,7 @@ func (a *audience) places(t *topic) (ns []*node, cause string) {
 	l := a.hub.loop
 	switch {
 	case t.everywhere:
-		return l.shards, ""
+		return l.speakers(), ""
 	case t.hint != "":
 		return []*node{l.node(t.hint)}, ""
 	case t.id.kind != kindShard && len(t.links) > 0: // any node will do, so it stays where it is
@@ -176,6 +176,16 @@ func (a *audience) places(t *topic) (ns []*node, cause string) {
 		return nil, cause
 	}
 	return []*node{n}, ""
+}
+
+// speakers are the masters that may have something to say: not those that the rest of
+// the cluster has declared failed. When one of them comes back, the topology says so.
+func (l *loop) speakers() []*node {
+	failed := func(n *node) bool { return n.info != nil && n.info.Blocked }
+	if !slices.ContainsFunc(l.shards, failed) {
+		return l.shards
+	}
+	return slices.DeleteFunc(slices.Clone(l.shards), failed)
 }
 
 // place opens the links that t lacks. cause says why one of them cannot be opened now. It
@@ -249,7 +259,7 @@ func (a *audience) complete(t *topic) bool {
 			return false
 		}
 	}
-	return cause == ""
+	return cause == "" && len(ns) > 0
 }
 
 // settled: t is in force.

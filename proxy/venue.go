@@ -12,17 +12,28 @@ import (
 // all go through the same node, and a client finds the order of a single Redis. Names with a
 // hash tag are the exception: scripts publish on the node of their keys' slot, and
 // what they say on a channel with the tag of those keys (as CoSky's do) is best heard there.
+// A node that is in trouble is passed over: any other will do as well.
 func (l *loop) venue(kind subKind, name []byte) target {
 	switch {
 	case !l.clusters:
 		return target{}
 	case kind == kindShard:
 		return l.target(name)
-	case tagged(kind, name) && l.topo.ShardOf(slot.Of(name)) >= 0:
-		return target{slot: slot.Of(name)}
+	case tagged(kind, name):
+		if n, cause := l.owner(slot.Of(name)); cause == "" && n.well() {
+			return target{slot: slot.Of(name)}
+		}
+	}
+	for i, n := range l.shards {
+		if n.well() {
+			return target{slot: l.topo.Shards[i].Ranges[0].First}
+		}
 	}
 	return l.anyShard()
 }
+
+// well reports whether nothing is known to be wrong with n.
+func (n *node) well() bool { return n.retryAt == 0 && (n.info == nil || !n.info.Blocked) }
 
 // hosts reports whether n is the venue of id.
 func (l *loop) hosts(n *node, id topicID) bool {
