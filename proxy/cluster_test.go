@@ -53,6 +53,9 @@ func TestCluster(t *testing.T) {
 		{"pubsub", testClusterPubSub},
 		{"monitor", testClusterMonitor},
 		{"wait", testClusterWait},
+		{"pubsub figures", testClusterFigures},
+		{"key events", testKeyEvents},
+		{"shard channels", testShardChannels},
 		{"slow shard", testSlowShard},
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},
@@ -68,6 +71,7 @@ func TestCluster(t *testing.T) {
 	t.Run("scripts after changes", func(t *testing.T) { testScriptsAfterChanges(t, c, p) })
 	t.Run("frozen master", func(t *testing.T) { testFrozenMaster(t, c, p) })
 	t.Run("failover", func(t *testing.T) { testClusterFailover(t, c, p) })
+	t.Run("subscribers and failover", func(t *testing.T) { testSubscribersFailover(t, c, p) })
 	t.Run("killed master", func(t *testing.T) { testKilledMaster(t, c, p) })
 }
 
@@ -453,6 +457,16 @@ func testClusterPubSub(t *testing.T, c *shared, p *proxytest.Discovered) {
 			r.Do("PUBLISH", channel, "m")
 			subscriber.Expect(want)
 		}
+	}
+	// What is published on one after the other is heard in that order.
+	var messages [][]string
+	for i := range 300 {
+		messages = append(messages, []string{"PUBLISH", keyOf("channel", i%3), strconv.Itoa(i)})
+	}
+	publisher.Send(oneWrite(messages...))
+	for i := range messages {
+		subscriber.Expect("*3\r\n" + bulkOf("message") + bulkOf(keyOf("channel", i%3)) + bulkOf(strconv.Itoa(i)))
+		publisher.Expect(":1\r\n")
 	}
 	subscriber.Do("PSUBSCRIBE", "pattern*")
 	publisher.Do("PUBLISH", "pattern-x", "m")
@@ -1019,8 +1033,11 @@ func testKilledMaster(t *testing.T, c *shared, p *proxytest.Discovered) {
 	conn, other := clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)
 	b := startProber(t, key, clustertest.Dial(t, p.Addr), c.writeDirect(key))
 	b.more(t, 20)
+	listener, tagged := clustertest.Dial(t, p.Addr), "{"+keyOf("ns", 0)+"}ch"
+	listener.Do("SUBSCRIBE", tagged)
 	old := c.OwnerOf(key)
 	old.Stop() // also the seed that the proxy was started with
+	outlives(t, tagged, func(message string) { other.Do("PUBLISH", tagged, message) }, listener)
 	expectReply(t, other, "SET "+healthy+" h", "+OK\r\n")
 	clustertest.Await(t, "writes to succeed again", func() error {
 		if got := other.Do("GET", healthy); got != bulkOf("h") {

@@ -33,7 +33,8 @@ type eventSource struct {
 
 type stream struct {
 	*pubsub.Stream
-	stop context.CancelFunc
+	stop   context.CancelFunc
+	topics []topicID // that it subscribes to, as the roster has them; guarded by eventSource.mu
 }
 
 func newEventSource(s *Server) *eventSource {
@@ -56,10 +57,30 @@ func (s *Server) eventLease(addr string, key []byte) *lease.Lease {
 		return l
 	}
 	if st.Wants(ns) {
-		channels, patterns := coskey.Subscription(ns)
-		st.Cover(string(ns), channels, patterns)
+		s.events.cover(st, addr, ns)
 	}
 	return nil
+}
+
+// cover subscribes to the events of ns. They are no clients' business, so PUBLISH must
+// not count them.
+func (es *eventSource) cover(st *stream, addr string, ns []byte) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	if !st.Wants(ns) || (*es.streams.Load())[addr] != st {
+		return
+	}
+	channels, patterns := coskey.Subscription(ns)
+	st.Cover(string(ns), channels, patterns)
+	for _, name := range channels {
+		st.topics = append(st.topics, topicID{kindChannel, name})
+	}
+	for _, name := range patterns {
+		st.topics = append(st.topics, topicID{kindPattern, name})
+	}
+	for _, id := range st.topics[len(st.topics)-len(channels)-len(patterns):] {
+		es.srv.roster.attach(addr, id)
+	}
 }
 
 func (es *eventSource) open(addr string) *stream {
@@ -99,6 +120,9 @@ func (es *eventSource) prune(t *cluster.Topology) {
 			next[addr] = st
 		} else {
 			st.stop()
+			for _, id := range st.topics {
+				es.srv.roster.detach(addr, id)
+			}
 		}
 	}
 	es.streams.Store(&next)

@@ -341,21 +341,22 @@ func (f *feed) refused(line string, turnedAway bool) {
 	if turnedAway {
 		f.node.unreachable(errors.New(line))
 	}
-	if f.logins > 0 || turnedAway || len(f.asks) == 0 || f.asks[0].what != askSubscribe || strings.HasPrefix(line, "NOAUTH") {
+	if f.logins > 0 || turnedAway || len(f.asks) == 0 || f.asks[0].what == askPing || strings.HasPrefix(line, "NOAUTH") {
 		f.lost(fmt.Errorf("backend %s says %q", f.node.addr, line))
 		return
 	}
-	ln := f.next().link
-	t := ln.topic
-	f.gone(ln)
+	a := f.next()
+	t := a.link.topic
+	f.gone(a.link)
 	if t != nil {
 		f.audience.denied(t, f.node, line)
 	}
+	a.gate.pass()
 }
 
 // feedLinger is how long an unused feed is kept: clients that subscribe and
 // unsubscribe in turn need not wait for a connection each time.
-const feedLinger = 5 * time.Second
+const feedLinger = time.Second
 
 // pingEvery is how often a feed is probed.
 const pingEvery = time.Second

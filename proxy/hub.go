@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,7 +59,8 @@ type topicID struct {
 //
 // Normally one link carries it. Events of keys come from every master of a cluster, so
 // what may match them has a link to each; of those, home alone is listened to for
-// ordinary messages, which the cluster brings to every node.
+// ordinary messages, which the cluster brings to every node. Home is at the venue of
+// such messages, if it can be.
 type topic struct {
 	// static
 	audience   *audience
@@ -163,30 +163,33 @@ func (a *audience) topic(id topicID) (*topic, string) {
 // places are the nodes to which t wants a link.
 func (a *audience) places(t *topic) (ns []*node, cause string) {
 	l := a.hub.loop
-	at := l.anyShard()
 	switch {
 	case t.everywhere:
-		return l.shards, ""
+		return l.speakers(), ""
 	case t.hint != "":
 		return []*node{l.node(t.hint)}, ""
-	case t.id.kind == kindShard:
-		at = l.target([]byte(t.id.name))
-	case len(t.links) > 0: // any node will do, so it stays where it is
+	case t.id.kind != kindShard && len(t.links) > 0: // any node will do, so it stays where it is
 		return []*node{t.links[0].feed.node}, ""
-	case l.clusters && (t.id.kind == kindChannel || fixedTag(t.id.name)):
-		// CoSky's scripts publish on the node that owns the slot of the channel's name.
-		if sl := slot.Of([]byte(t.id.name)); l.topo.ShardOf(sl) >= 0 {
-			at.slot = sl
-		}
 	}
-	n, cause := l.owner(at.slot)
+	n, cause := l.owner(l.venue(t.id.kind, []byte(t.id.name)).slot)
 	if cause != "" {
 		return nil, cause
 	}
 	return []*node{n}, ""
 }
 
-// place opens the links that t lacks. cause says why one of them cannot be opened now.
+// speakers are the masters that may have something to say: not those that the rest of
+// the cluster has declared failed. When one of them comes back, the topology says so.
+func (l *loop) speakers() []*node {
+	failed := func(n *node) bool { return n.info != nil && n.info.Blocked }
+	if !slices.ContainsFunc(l.shards, failed) {
+		return l.shards
+	}
+	return slices.DeleteFunc(slices.Clone(l.shards), failed)
+}
+
+// place opens the links that t lacks. cause says why one of them cannot be opened now. It
+// may find that t is complete: what has been lost is not wanted any more.
 func (a *audience) place(t *topic) (cause string) {
 	ns, cause := a.places(t)
 	for _, n := range ns {
@@ -199,6 +202,9 @@ func (a *audience) place(t *topic) (cause string) {
 			continue
 		}
 		f.subscribe(t)
+	}
+	if t.deadline != 0 && a.complete(t) {
+		a.settled(t)
 	}
 	return cause
 }
@@ -216,14 +222,21 @@ func (t *topic) link(n *node) *link {
 // unlink forgets a link that has ended.
 func (t *topic) unlink(ln *link) {
 	t.links = slices.DeleteFunc(t.links, func(o *link) bool { return o == ln })
-	if t.home != ln {
+	if t.home == ln {
+		t.home = nil
+		t.settleDown()
+	}
+}
+
+// settleDown chooses a home. Once there are listeners it is kept for as long as it is in
+// force: while it changes, a message could come by both.
+func (t *topic) settleDown() {
+	if t.home != nil && len(t.members) > 0 {
 		return
 	}
-	t.home = nil
-	for _, o := range t.links {
-		if o.inForce {
-			t.home = o
-			return
+	for _, ln := range t.links {
+		if ln.inForce && (t.home == nil || t.audience.hub.loop.hosts(ln.feed.node, t.id)) {
+			t.home = ln
 		}
 	}
 }
@@ -232,9 +245,7 @@ func (t *topic) unlink(ln *link) {
 func (a *audience) confirmed(ln *link) {
 	t := ln.topic
 	ln.inForce = true
-	if t.home == nil {
-		t.home = ln
-	}
+	t.settleDown()
 	if !t.inForce && a.complete(t) {
 		a.settled(t)
 	}
@@ -248,7 +259,7 @@ func (a *audience) complete(t *topic) bool {
 			return false
 		}
 	}
-	return cause == ""
+	return cause == "" && len(ns) > 0
 }
 
 // settled: t is in force.
@@ -269,6 +280,7 @@ func (a *audience) settled(t *topic) {
 // broken: a link of t has ended, or has failed, although t wants it. again allows a
 // new attempt at once.
 func (a *audience) broken(t *topic, cause string, again bool) {
+	t.hint = ""
 	switch {
 	case t.gone():
 	case !t.inForce && t.deadline == 0: // it never was, so whoever asks for it learns why
@@ -399,6 +411,16 @@ func (a *audience) moved(f *feed, name string) {
 	a.astray(t, "its slot left "+f.node.addr, false)
 }
 
+// uses reports whether there is a feed from n.
+func (h *hub) uses(n *node) bool {
+	for _, a := range h.audiences {
+		if a.feeds[n.addr] != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // moved follows a change of the topology.
 func (h *hub) moved() {
 	for _, a := range h.audiences {
@@ -430,6 +452,7 @@ func (a *audience) follow() {
 
 // followSlot moves a shard channel to the owner of its slot.
 func (a *audience) followSlot(t *topic) {
+	t.hint = ""
 	n, cause := a.hub.loop.owner(slot.Of([]byte(t.id.name)))
 	if cause != "" || len(t.links) == 0 || t.link(n) != nil {
 		return
@@ -450,9 +473,7 @@ func (h *hub) tick(now int64) {
 		}
 		for t := range a.recovering {
 			if now < t.deadline {
-				if a.place(t) != "" {
-					t.hint = ""
-				}
+				a.place(t)
 				continue
 			}
 			a.giveUp(t, "ERR cosky-proxy cannot subscribe: not put in force again within pubsub.resubscribe_timeout")
@@ -482,34 +503,4 @@ func (a *audience) barrier(done func()) {
 		}
 	}
 	g.pass()
-}
-
-// fixedTag reports whether a pattern has a literal hash tag, so that everything
-// it can match lives in one slot.
-func fixedTag(pattern string) bool {
-	b := []byte(pattern)
-	tag := slot.Tag(b)
-	return len(tag) != len(b) && !bytes.ContainsAny(tag, `*?[\`) && !bytes.ContainsAny(b[:bytes.IndexByte(b, '{')], `*?[\`)
-}
-
-// Channels on which a master announces what happens to its keys, and which no
-// other node sees (notify.c: notifyKeyspaceEvent).
-const (
-	keyspacePrefix = "__keyspace@"
-	keyeventPrefix = "__keyevent@"
-)
-
-func keyEvent(channel []byte) bool {
-	return bytes.HasPrefix(channel, []byte(keyspacePrefix)) || bytes.HasPrefix(channel, []byte(keyeventPrefix))
-}
-
-// hearsKeys reports whether events of keys may be among the messages.
-func (id topicID) hearsKeys() bool {
-	switch id.kind {
-	case kindChannel:
-		return keyEvent([]byte(id.name))
-	case kindPattern:
-		return globCanStart(id.name, keyspacePrefix) || globCanStart(id.name, keyeventPrefix)
-	}
-	return false
 }

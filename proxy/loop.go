@@ -122,7 +122,7 @@ func (l *loop) tick() {
 		l.reader.Tick(now)
 	}
 	for addr, n := range l.nodes {
-		if n.info == nil && len(n.opened) == 0 {
+		if n.info == nil && len(n.opened) == 0 && !l.hub.uses(n) {
 			delete(l.nodes, addr)
 			l.stats.Forget(addr)
 			if n.retryAt != 0 {

@@ -7,16 +7,21 @@ import (
 	"cosky-proxy/router/command"
 )
 
-// publish goes to the shard that owns the channel's name: CoSky's channels share
-// the hash tag of their keys, so subscribers there see events in order.
+// publish sends a message to where the clients of this proxy listen.
 func (s *session) publish(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	e := l.effect.reset()
+	kind := publishKind(cmd)
+	at := l.venue(kind, args[1])
 	if l.srv.roster.size.Load() > 0 {
-		e.sink = &publication{kind: publishKind(cmd), channel: string(args[1])}
+		p := &publication{on: topicID{kind, string(args[1])}}
+		if n, cause := l.owner(at.slot); cause == "" {
+			p.own = l.srv.roster.receivers(n.addr, p.on)
+		}
+		e.sink = p
 		e.hushes = s.subscriptions() > 0 && l.srv.repliesFirst
 	}
-	return s.send(cmd, raw, l.target(args[1]), e)
+	return s.send(cmd, raw, at, e)
 }
 
 // publishKind is the kind of subscription that a message is for in the first place.
@@ -29,12 +34,12 @@ func publishKind(cmd *command.Command) subKind {
 
 // publication is a PUBLISH in flight whose answer has to count clients.
 type publication struct {
-	kind    subKind
-	channel string
+	on  topicID
+	own int64 // subscriptions of the proxy's that it was going to reach
 }
 
 func (p *publication) deliver(l *loop, r *request, reply []byte) {
-	reply = l.srv.roster.published(r.origin, p.kind, p.channel, reply)
+	reply = l.srv.roster.published(r.origin, p.on, p.own, reply)
 	s := r.sess
 	if s == nil || s.subscriptions() == 0 {
 		l.finish(r, reply)

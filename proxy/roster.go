@@ -46,14 +46,14 @@ func (h *headcount) remove(id topicID) {
 	}
 }
 
-// receivers is how many subscriptions a message on channel reaches.
-func (h *headcount) receivers(kind subKind, channel string) int64 {
-	n := h[kind][channel]
-	if kind == kindShard {
+// receivers is how many subscriptions a message on a channel reaches.
+func (h *headcount) receivers(on topicID) int64 {
+	n := h[on.kind][on.name]
+	if on.kind == kindShard {
 		return int64(n)
 	}
 	for pattern, subscribers := range h[kindPattern] {
-		if globMatch(pattern, channel) {
+		if globMatch(pattern, on.name) {
 			n += subscribers
 		}
 	}
@@ -116,16 +116,27 @@ func (ro *roster) ownLocked(addr string, f func(*headcount)) {
 	}
 }
 
+// receivers is how many of the proxy's own subscriptions at addr a message reaches.
+func (ro *roster) receivers(addr string, on topicID) (n int64) {
+	ro.mu.Lock()
+	defer ro.mu.Unlock()
+	ro.ownLocked(addr, func(h *headcount) { n += h.receivers(on) })
+	return n
+}
+
 // published corrects the answer to a (S)PUBLISH that the node at addr has executed.
-func (ro *roster) published(addr string, kind subKind, channel string, reply []byte) []byte {
+// before is what receivers said when it was sent: a subscription that has ended since may
+// be among those that the node has counted.
+func (ro *roster) published(addr string, on topicID, before int64, reply []byte) []byte {
 	if reply[0] != ':' {
 		return reply
 	}
 	_, n, _ := resp.ReadHeader(reply)
 	ro.mu.Lock()
 	defer ro.mu.Unlock()
-	ro.ownLocked(addr, func(h *headcount) { n -= h.receivers(kind, channel) })
-	return resp.AppendInt(nil, max(n, 0)+ro.clients.receivers(kind, channel))
+	var own int64
+	ro.ownLocked(addr, func(h *headcount) { own += h.receivers(on) })
+	return resp.AppendInt(nil, max(n-max(own, before), 0)+ro.clients.receivers(on))
 }
 
 // inspected makes one answer of those that nodes have given to a PUBSUB command: of

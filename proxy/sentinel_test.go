@@ -39,6 +39,9 @@ func TestSentinel(t *testing.T) {
 		return nil
 	})
 
+	listener := clustertest.Dial(t, p.Addr)
+	listener.Do("SUBSCRIBE", "ch")
+
 	awaitWrites := func(t *testing.T, next *clustertest.Redis) {
 		t.Helper()
 		clustertest.Await(t, "writes to reach the new master", func() error {
@@ -67,6 +70,7 @@ func TestSentinel(t *testing.T) {
 		s.Failover()
 		master.Store(s.Master())
 		awaitWrites(t, master.Load())
+		outlives(t, "ch", func(message string) { conn.Do("PUBLISH", "ch", message) }, listener)
 		b.more(t, 30)
 		// What the demoted master is asked about now is no business of clients.
 		if got := old.InfoField("replication", "role"); got != "slave" {
@@ -86,6 +90,7 @@ func TestSentinel(t *testing.T) {
 		replicas.Store(1)
 		master.Store(next)
 		awaitWrites(t, next)
+		outlives(t, "ch", func(message string) { conn.Do("PUBLISH", "ch", message) }, listener)
 		b.more(t, 30)
 	})
 	b.finish(t, p)

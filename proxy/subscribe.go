@@ -256,4 +256,5 @@ func (s *session) flushPushes() {
 func (s *session) unhush() {
 	s.hushed--
 	s.dropEarly()
+	s.flushPushes()
 }

@@ -67,7 +67,7 @@ func (s *session) denyBlocking(*command.Command, [][]byte, []byte) bool {
 }
 
 func amendPublish(s *session, cmd *command.Command, o *own, origin string, answer []byte) []byte {
-	return s.loop.srv.roster.published(origin, publishKind(cmd), string(o.args[1]), answer)
+	return s.loop.srv.roster.published(origin, topicID{publishKind(cmd), string(o.args[1])}, 0, answer)
 }
 
 func amendPubsub(s *session, cmd *command.Command, o *own, origin string, answer []byte) []byte {
@@ -134,7 +134,6 @@ func (s *session) prepared(tx *transaction, topics []*topic, cause string) {
 func (s *session) unprepare(tx *transaction) {
 	if tx.sub.asked {
 		s.unhush()
-		s.flushPushes()
 	}
 }
 

@@ -1,0 +1,187 @@
+package proxy_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// speaker is a fake master that lets everybody subscribe, unless refuse has a reply.
+type speaker struct {
+	*proxytest.Fake
+
+	mu        sync.Mutex
+	refuse    string
+	listeners []*proxytest.FakeConn
+}
+
+func startSpeaker(t *testing.T) *speaker {
+	sp := new(speaker)
+	sp.Fake = proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		verb := strings.ToLower(args[0])
+		if !strings.HasSuffix(verb, "subscribe") {
+			return ""
+		}
+		sp.mu.Lock()
+		defer sp.mu.Unlock()
+		switch {
+		case strings.HasSuffix(verb, "unsubscribe"):
+		case sp.refuse != "":
+			return sp.refuse
+		default:
+			sp.listeners = append(sp.listeners, c)
+		}
+		return "*3\r\n" + bulkOf(verb) + bulkOf(args[1]) + ":1\r\n"
+	})
+	return sp
+}
+
+func (sp *speaker) setRefusal(reply string) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.refuse = reply
+}
+
+// say sends raw bytes to everybody who has ever subscribed.
+func (sp *speaker) say(raw string) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	for _, c := range sp.listeners {
+		c.Send(raw)
+	}
+}
+
+// TestMastersLeaveListeners: who listens to every master goes on doing so, without a
+// gap for ordinary messages, when one of them leaves the cluster.
+func TestMastersLeaveListeners(t *testing.T) {
+	a, b, c := startSpeaker(t), startSpeaker(t), startSpeaker(t)
+	const patience = 200 * time.Millisecond
+	s, addr, topology := startFakeCluster(t, func(o *proxy.Options) { o.PubSub.ResubscribeTimeout = patience }, a.Fake, b.Fake)
+	client := clustertest.Dial(t, addr)
+	client.Do("PSUBSCRIBE", "*")
+	ordinary := "*4\r\n" + bulkOf("pmessage") + bulkOf("*") + bulkOf("ch") + bulkOf("m")
+	event := func(node string) string {
+		return "*4\r\n" + bulkOf("pmessage") + bulkOf("*") + bulkOf("__keyevent@0__:set") + bulkOf(node)
+	}
+	b.say(ordinary) // a brings it, too
+	b.say(event("b"))
+	client.Expect(event("b"))
+	a.say(ordinary)
+	client.Expect(ordinary)
+
+	topology.Set(proxytest.Shards(2, b.Addr))
+	s.Adopt(topology.Current())
+	clustertest.Await(t, "the change of home", func() error {
+		b.say(ordinary)
+		if _, err := client.TryReply(10 * time.Millisecond); err != nil {
+			return errors.New("no ordinary message")
+		}
+		return nil
+	})
+	deadline := time.Now().Add(2 * patience)
+	clustertest.Await(t, "the patience with what is missing to end", func() error {
+		if time.Now().Before(deadline) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	topology.Set(proxytest.Shards(3, b.Addr, c.Addr)) // a master joins
+	s.Adopt(topology.Current())
+	clustertest.Await(t, "the new master to be heard", func() error {
+		c.say(event("c"))
+		for {
+			got, err := client.TryReply(10 * time.Millisecond)
+			if err != nil {
+				return errors.New("no event")
+			}
+			if got == event("c") {
+				return nil
+			}
+		}
+	})
+	if got := s.Stats(); got.SubscribersDropped != 0 {
+		t.Errorf("%d clients were disconnected although nothing is missing", got.SubscribersDropped)
+	}
+}
+
+// TestShardSubscriptionIsRedirected: the owner of a slot that the topology does not know
+// of yet is found by its predecessor's word; a slot without an owner is waited for.
+func TestShardSubscriptionIsRedirected(t *testing.T) {
+	for name, refusal := range map[string]func(to string) string{
+		"moved":         func(to string) string { return movedTo("ch", to) },
+		"down":          func(string) string { return "-CLUSTERDOWN Hash slot not served\r\n" },
+		"moved in vain": func(string) string { return movedTo("ch", "127.0.0.1:1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := startSpeaker(t), startSpeaker(t)
+			a.setRefusal(refusal(b.Addr))
+			s, addr, topology := startFakeCluster(t, nil, a.Fake)
+			client := clustertest.Dial(t, addr)
+			client.Cmd("SSUBSCRIBE", "ch")
+			clustertest.Await(t, "the refusal", func() error {
+				if a.Calls("SSUBSCRIBE") == 0 {
+					return errors.New("nobody has asked")
+				}
+				return nil
+			})
+			if name != "moved" {
+				a.setRefusal("")
+			}
+			client.Expect("*3\r\n" + bulkOf("ssubscribe") + bulkOf("ch") + ":1\r\n")
+			message := "*3\r\n" + bulkOf("smessage") + bulkOf("ch") + bulkOf("m")
+			map[bool]*speaker{true: b, false: a}[name == "moved"].say(message)
+			client.Expect(message)
+			if topology.Refreshes.Load() == 0 {
+				t.Error("nobody asked for a new topology")
+			}
+			if name != "moved" {
+				return
+			}
+			topology.Set(proxytest.Shards(2, b.Addr)) // which says nothing new
+			s.Adopt(topology.Current())
+			client.Cmd("SSUBSCRIBE", "ch2")
+			client.Expect("*3\r\n" + bulkOf("ssubscribe") + bulkOf("ch2") + ":2\r\n")
+			b.say(message)
+			client.Expect(message)
+			if got := s.Stats(); b.Calls("SSUBSCRIBE") != 2 || got.Resubscriptions != 1 {
+				t.Errorf("%d subscriptions at the new owner, %d of them again; want 2, 1", b.Calls("SSUBSCRIBE"), got.Resubscriptions)
+			}
+		})
+	}
+}
+
+// TestSubscriptionConnectionIsTurnedAway: a backend with too many clients is not one that
+// refuses the subscription.
+func TestSubscriptionConnectionIsTurnedAway(t *testing.T) {
+	sp := startSpeaker(t)
+	o := proxytest.Options(t, proxytest.Single(sp.Addr))
+	o.Loops = 1
+	_, addr := proxytest.Start(t, o)
+	client := clustertest.Dial(t, addr)
+	client.Do("SUBSCRIBE", "ch")
+	sp.Greet("-ERR max number of clients reached\r\n")
+	sp.CutAll()
+	accepted := sp.Accepted()
+	clustertest.Await(t, "some attempts", func() error {
+		if n := sp.Accepted() - accepted; n < 3 {
+			return fmt.Errorf("%d attempts", n)
+		}
+		return nil
+	})
+	sp.Greet("")
+	message := "*3\r\n" + bulkOf("message") + bulkOf("ch") + bulkOf("m")
+	clustertest.Await(t, "a message", func() error {
+		sp.say(message)
+		if got, err := client.TryReply(10 * time.Millisecond); err != nil || got != message {
+			return fmt.Errorf("got %q, %v", got, err)
+		}
+		return nil
+	})
+}
