@@ -39,10 +39,12 @@ type loop struct {
 	pins      int
 	draining  bool
 	paused    pauseState
-	limits    limits       // what one client may occupy at the moment
-	budgetAt  int64        // when budget was last called (mono)
-	held      atomic.Int64 // bytes in clients' buffers at the last tick
-	load      atomic.Int64 // clients placed here, for the acceptors
+	ears      map[int64]*ear     // by client
+	vigil     map[*lane]struct{} // connections that only listen, see watchOver
+	limits    limits             // what one client may occupy at the moment
+	budgetAt  int64              // when budget was last called (mono)
+	held      atomic.Int64       // bytes in clients' buffers at the last tick
+	load      atomic.Int64       // clients placed here, for the acceptors
 	stats     *stats.Loop
 	goneIn    uint64 // bytes of clients that have left
 	goneOut   uint64
@@ -79,6 +81,8 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		cache:    srv.opts.Cache.Cache,
 		nodes:    make(map[string]*node),
 		sessions: make(map[*session]struct{}),
+		ears:     make(map[int64]*ear),
+		vigil:    make(map[*lane]struct{}),
 		fetches:  make(map[fetchKey]*fetch),
 		stats:    stats.NewLoop(0),
 	}
@@ -136,6 +140,7 @@ func (l *loop) tick() {
 	if l.guard != nil {
 		l.guard.tick(now)
 	}
+	l.watchOver(now)
 	l.nl.AfterFunc(tickInterval, l.tick)
 }
 
@@ -175,6 +180,9 @@ func (l *loop) adopt(t *cluster.Topology) {
 	if !first {
 		l.laneEpoch++
 		l.hub.moved()
+		for s := range l.sessions {
+			s.relocated()
+		}
 	}
 }
 

@@ -122,7 +122,7 @@ func (l *loop) housekeeping(line []byte) bool {
 // emit sends the client something that is no reply to a command, between replies
 // only. A client that does not take it in time is cut off.
 func (s *session) emit(b []byte) {
-	if s.midReply {
+	if s.midReply || s.hushed > 0 {
 		s.pushes = append(s.pushes, b...)
 	} else {
 		s.conn.Out = append(s.conn.Reserve(len(b)), b...)

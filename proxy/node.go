@@ -218,6 +218,7 @@ func (n *node) unlist(ln *lane) {
 func (n *node) forget(ln *lane) {
 	n.unlist(ln)
 	delete(n.opened, ln)
+	delete(n.loop.vigil, ln)
 	n.stats.Connections--
 	if ln.kind == lanePin {
 		n.loop.pins--

@@ -92,7 +92,8 @@ type session struct {
 	pin      *lane        // leased for a blocking command or an upload
 	waiting  []*lane      // leased for WAIT, one per node
 	monitor  *monitor
-	upload   *upload // a request that is streamed through it
+	heardOn  map[*loop]struct{} // loops where others redirect their invalidations to this client
+	upload   *upload            // a request that is streamed through it
 	lastCmd  *command.Command
 
 	// loop-owned: Pub/Sub
@@ -509,6 +510,7 @@ func (s *session) detach() {
 		l.guard.leave(s)
 	}
 	s.stopMonitor()
+	s.unheard()
 	l.goneIn += s.conn.Received()
 	l.goneOut += s.conn.Sent()
 	delete(l.sessions, s)

@@ -162,7 +162,7 @@ func (l *loop) queueable(cmd *command.Command) bool {
 func aboutSession(cmd *command.Command) bool {
 	switch cmd.Name {
 	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict", "client|list", "client|kill",
-		"client|pause", "client|unpause", "client|help", "client|unblock",
+		"client|pause", "client|unpause", "client|help", "client|unblock", "client|getredir", "client|trackinginfo",
 		"auth", "role", "readonly", "readwrite", "asking":
 		return true
 	}
@@ -319,6 +319,9 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	x := tx.live
 	if x == nil {
 		x = &execution{tx: tx}
+		if tx.pin != nil {
+			s.tracking().prefix(tx.pin)
+		}
 	}
 	x.exec, r.block = r, x
 	r.raw = resp.AppendCommand(r.raw[:0], "EXEC")
