@@ -53,6 +53,7 @@ func TestCluster(t *testing.T) {
 		{"pubsub", testClusterPubSub},
 		{"monitor", testClusterMonitor},
 		{"wait", testClusterWait},
+		{"tracking", testClusterTracking},
 		{"slow shard", testSlowShard},
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},

@@ -249,7 +249,7 @@ func (s *session) redirection() int64 {
 
 // clientTrackingInfo asks the backend, which alone knows whether the redirection is
 // broken.
-func (s *session) clientTrackingInfo(cmd *command.Command, _ [][]byte, raw []byte) bool {
+func (s *session) clientTrackingInfo(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	if s.tracking() == nil {
 		return s.answer(cmd, s.appendNotTracking)
 	}
@@ -269,7 +269,8 @@ func (s *session) clientTrackingInfo(cmd *command.Command, _ [][]byte, raw []byt
 	}
 	q := l.newRequest(nil, nil)
 	q.sink, q.alone = &trackingInfo{r, s.redirection()}, true
-	ln.send(q, raw)
+	l.enc = resp.AppendCommand(l.enc[:0], "CLIENT", "TRACKINGINFO")
+	ln.send(q, l.enc)
 	return true
 }
 
