@@ -115,13 +115,27 @@ func TestTracking(t *testing.T) {
 				for range tt.heard {
 					all = append(all, hearer.ReadReply())
 				}
-				got = append(got, strings.Join(all, ""))
+				got = append(got, pushesLast(all))
 			}
 			if got[0] != got[1] {
 				t.Errorf("got %q, a direct connection gets %q", got[1], got[0])
 			}
 		})
 	}
+}
+
+// pushesLast joins frames, those first that answer something: the order among
+// replies, and among pushes, is what a client can rely on.
+func pushesLast(frames []string) string {
+	var replies, pushes strings.Builder
+	for _, f := range frames {
+		if f[0] == '>' {
+			pushes.WriteString(f)
+		} else {
+			replies.WriteString(f)
+		}
+	}
+	return replies.String() + pushes.String()
 }
 
 func dialAs(t *testing.T, addr string, proto int) *clustertest.Conn {
@@ -155,10 +169,26 @@ func TestBrokenRedirection(t *testing.T) {
 		hearer = dialAs(t, w.proxy, proto)
 		tracker.Do("CLIENT", "TRACKING", "ON", "REDIRECT", idOf(hearer))
 		direct := clustertest.Dial(t, w.behind.Addr)
-		direct.Do("CLIENT", "KILL", "TYPE", "normal")
+		home := fieldsOf(direct.Do("CLIENT", "LIST"), "flags=t")
+		direct.Do("CLIENT", "KILL", "ID", home["redir"])
 		hearer.ExpectClosed()
+		direct.Do("CLIENT", "KILL", "ID", home["id"])
 		tracker.ExpectClosed()
 	}
+}
+
+// fieldsOf are those of the line of a CLIENT LIST that has a certain field.
+func fieldsOf(list, field string) map[string]string {
+	fields := map[string]string{}
+	for _, line := range strings.Split(list, "\n") {
+		if strings.Contains(line, " "+field+" ") {
+			for _, f := range strings.Fields(line) {
+				name, value, _ := strings.Cut(f, "=")
+				fields[name] = value
+			}
+		}
+	}
+	return fields
 }
 
 // testClusterTracking: keys of every shard are tracked, for this client and for others.
