@@ -88,12 +88,7 @@ func (n *node) open(key laneKey, kind laneKind) *lane {
 	ln := &lane{loop: l, node: n, key: key, kind: kind, lastRead: l.now()}
 	n.stats.Connections++
 	n.opened[ln] = struct{}{}
-	go func(addr string) {
-		nc, err := dial(addr, l.srv.opts.Upstream.ConnectTimeout)
-		if !l.nl.Post(func() { ln.attach(nc, err) }) && nc != nil {
-			nc.Close()
-		}
-	}(n.addr)
+	l.connect(ln)
 	return ln
 }
 

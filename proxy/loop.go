@@ -28,26 +28,27 @@ type loop struct {
 	guard    guard // who clients are and what they may do; nil: everything
 
 	// loop-owned
-	table     *command.Table
-	handlers  []handler // by command ID; nil: forward
-	topo      *cluster.Topology
-	shards    []*node // by shard index of topo
-	nodes     map[string]*node
-	sessions  map[*session]struct{}
-	laneEpoch uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
-	seq       uint64 // of the request sent last
-	pins      int
-	draining  bool
-	paused    pauseState
-	ears      map[int64]*ear     // by client
-	vigil     map[*lane]struct{} // connections that only listen, see watchOver
-	limits    limits             // what one client may occupy at the moment
-	budgetAt  int64              // when budget was last called (mono)
-	held      atomic.Int64       // bytes in clients' buffers at the last tick
-	load      atomic.Int64       // clients placed here, for the acceptors
-	stats     *stats.Loop
-	goneIn    uint64 // bytes of clients that have left
-	goneOut   uint64
+	table      *command.Table
+	handlers   []handler // by command ID; nil: forward
+	topo       *cluster.Topology
+	shards     []*node // by shard index of topo
+	nodes      map[string]*node
+	sessions   map[*session]struct{}
+	laneEpoch  uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
+	seq        uint64 // of the request sent last
+	pins       int
+	draining   bool
+	paused     pauseState
+	connecting connecting
+	ears       map[int64]*ear     // by client
+	vigil      map[*lane]struct{} // connections that only listen, see watchOver
+	limits     limits             // what one client may occupy at the moment
+	budgetAt   int64              // when budget was last called (mono)
+	held       atomic.Int64       // bytes in clients' buffers at the last tick
+	load       atomic.Int64       // clients placed here, for the acceptors
+	stats      *stats.Loop
+	goneIn     uint64 // bytes of clients that have left
+	goneOut    uint64
 
 	// scratch, valid within one callback
 	req     resp.Request // the request being dispatched
