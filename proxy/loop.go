@@ -40,12 +40,15 @@ type loop struct {
 	draining   bool
 	paused     pauseState
 	connecting connecting
-	ears       map[int64]*ear     // by client
-	vigil      map[*lane]struct{} // connections that only listen, see watchOver
-	limits     limits             // what one client may occupy at the moment
-	budgetAt   int64              // when budget was last called (mono)
-	held       atomic.Int64       // bytes in clients' buffers at the last tick
-	load       atomic.Int64       // clients placed here, for the acceptors
+	monitors   map[*session]struct{} // clients of this loop that monitor
+	monitored  int                   // clients of all loops that monitor
+	refused    bool                  // the command that was dispatched last; read by dispatchShown
+	ears       map[int64]*ear        // by client
+	vigil      map[*lane]struct{}    // connections that only listen, see watchOver
+	limits     limits                // what one client may occupy at the moment
+	budgetAt   int64                 // when budget was last called (mono)
+	held       atomic.Int64          // bytes in clients' buffers at the last tick
+	load       atomic.Int64          // clients placed here, for the acceptors
 	stats      *stats.Loop
 	goneIn     uint64 // bytes of clients that have left
 	goneOut    uint64
@@ -83,6 +86,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		nodes:    make(map[string]*node),
 		sessions: make(map[*session]struct{}),
 		ears:     make(map[int64]*ear),
+		monitors: make(map[*session]struct{}),
 		vigil:    make(map[*lane]struct{}),
 		fetches:  make(map[fetchKey]*fetch),
 		stats:    stats.NewLoop(0),

@@ -159,7 +159,11 @@ func (s *session) next(b []byte) int {
 	case len(req.Args) == 0:
 		return n
 	}
-	if !s.dispatch(req) {
+	if l.monitored > 0 {
+		if !s.dispatchShown(req) {
+			return 0
+		}
+	} else if !s.dispatch(req) {
 		return 0
 	}
 	if s.fleeting {
@@ -341,6 +345,7 @@ func (s *session) reply(b []byte) {
 
 // refuse answers the present command with an error line.
 func (s *session) refuse(line string) {
+	s.loop.refused = true
 	if s.tx != nil && s.tx.queueing {
 		s.tx.aborted = true
 	}
