@@ -127,7 +127,7 @@ func TestPrecedence(t *testing.T) {
 	env := []string{"COSKY_PROXY_CLIENTS_MAX=2", "COSKY_PROXY_NEARCACHE_TTL=2s", "PATH=/bin"}
 	c := mustLoad(t, []string{"--config", file, "--nearcache.ttl=3s"}, env)
 	got := []any{c.Loops, c.Clients.MaxInFlight, c.Clients.Max, c.NearCache.TTL, c.Upstream.MaxPins}
-	if want := []any{1, 1, 2, 3 * time.Second, 1024}; !reflect.DeepEqual(got, want) {
+	if want := []any{1, 1, 2, 3 * time.Second, 10000}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

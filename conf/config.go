@@ -62,6 +62,7 @@ type Upstream struct {
 	ConnectTimeout      time.Duration // connecting and logging in
 	Timeout             time.Duration // reply of an ordinary command
 	MaxPins             int           // private connections per loop
+	MaxConnecting       int           // of them, those that are being opened at once
 	QueueLimit          Bytes         // requests waiting on one lane
 	MaxRedirects        int           // MOVED, ASK and TRYAGAIN followed for one command
 	ReconnectBackoffMin time.Duration // pause after the first failed attempt
@@ -129,7 +130,8 @@ func Default() *Config {
 		Upstream: Upstream{
 			ConnectTimeout:      2 * time.Second,
 			Timeout:             10 * time.Second,
-			MaxPins:             1024,
+			MaxPins:             10000,
+			MaxConnecting:       64,
 			QueueLimit:          16 * MB,
 			MaxRedirects:        5,
 			ReconnectBackoffMin: 50 * time.Millisecond,

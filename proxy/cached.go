@@ -420,9 +420,17 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 }
 
 // push handles an out-of-band message on a lane: an invalidation on a fetch
-// lane, nothing of interest elsewhere.
+// lane, what a client's own tracking brings, nothing of interest elsewhere.
 func (ln *lane) push(b []byte) {
 	l := ln.loop
+	switch {
+	case ln.ear != nil:
+		ln.ear.hear(b)
+		return
+	case ln.home != nil && ln.owner != nil:
+		ln.owner.pushed(b)
+		return
+	}
 	_, _, size := resp.ReadHeader(b)
 	what, n := resp.ReadBulk(b[size:])
 	if ln.kind != laneFetch || string(what) != "invalidate" {

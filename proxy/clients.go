@@ -170,6 +170,7 @@ func (s *session) queuedBytes() int {
 
 // flags are those of Redis' catClientInfoString, as far as they exist here.
 func (s *session) flags() string {
+	t := s.tracking()
 	var f []byte
 	for _, x := range []struct {
 		flag byte
@@ -179,10 +180,13 @@ func (s *session) flags() string {
 		{'P', s.subscriptions() > 0},
 		{'x', s.tx != nil && s.tx.queueing},
 		{'b', s.blocked()},
+		{'t', t != nil},
+		{'R', t != nil && t.broken},
+		{'B', t != nil && t.bcast},
 		{'c', s.closing},
 		{'U', strings.HasPrefix(s.via, "unix:")},
 		{'e', s.unevictable},
-		{'T', s.home != nil && s.home.has("no-touch")},
+		{'T', s.home != nil && s.home.has(topicNoTouch)},
 	} {
 		if x.set {
 			f = append(f, x.flag)
@@ -193,10 +197,6 @@ func (s *session) flags() string {
 	}
 	return string(f)
 }
-
-// redirection is the client that this one's invalidation messages go to; 0: itself;
-// -1: it does not track.
-func (s *session) redirection() int64 { return -1 }
 
 // blocked reports whether the session waits in a blocking command or for the end of
 // a pause.

@@ -56,6 +56,7 @@ func TestCluster(t *testing.T) {
 		{"pubsub figures", testClusterFigures},
 		{"key events", testKeyEvents},
 		{"shard channels", testShardChannels},
+		{"tracking", testClusterTracking},
 		{"slow shard", testSlowShard},
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},

@@ -144,7 +144,7 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 		}
 	}
 	if resp3 != s.resp3 {
-		if s.drain() {
+		if s.captured == nil && s.drain() {
 			return false
 		}
 		if s.home != nil {

@@ -195,11 +195,11 @@ func (s *session) laneTo(t target) (ln *lane, cause string) {
 // lane is the connection to n that the session's commands travel on: its pin
 // or its home while it holds state there, else the shared lane of its protocol and database.
 func (s *session) lane(n *node) (*lane, string) {
-	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
-		return s.tx.pin, ""
-	}
 	if s.home != nil {
 		return s.home.lane(s, n)
+	}
+	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
+		return s.tx.pin, ""
 	}
 	return n.lane(s.laneKey())
 }

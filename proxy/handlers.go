@@ -55,6 +55,10 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).clientUnblock, "client|unblock")
 	set((*session).clientPause, "client|pause")
 	set((*session).clientUnpause, "client|unpause")
+	set((*session).clientTracking, "client|tracking")
+	set((*session).clientTrackingInfo, "client|trackinginfo")
+	set((*session).clientCaching, "client|caching")
+	set((*session).clientGetRedir, "client|getredir")
 	set((*session).clientReply, "client|reply")
 	set((*session).noEvict, "client|no-evict")
 	set((*session).noTouch, "client|no-touch")
@@ -163,6 +167,8 @@ func (s *session) ping(cmd *command.Command, args [][]byte, raw []byte) bool {
 		return true
 	case s.subscriptions() > 0 && !s.resp3:
 		return s.answer(cmd, func(b []byte) []byte { return appendPong(b, args) })
+	case s.home != nil: // behind it, everything said before it on those connections has come
+		return s.forward(cmd, args, raw)
 	case s.loop.inDoubt(), s.as != nil:
 		return s.pingBackend(cmd, args, raw)
 	case len(args) == 2:
@@ -191,6 +197,13 @@ func (s *session) echo(cmd *command.Command, args [][]byte, _ []byte) bool {
 }
 
 func (s *session) quit(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	if len(s.heardOn) > 0 {
+		r, ready := s.promise(cmd)
+		if ready {
+			s.quitHeard(r)
+		}
+		return ready
+	}
 	s.ok(cmd)
 	s.finishAndClose()
 	return true

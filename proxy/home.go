@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 
+	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router"
 	"cosky-proxy/router/command"
 )
@@ -17,19 +19,40 @@ import (
 // A home connection is never shared and never used again: what state it holds is
 // known to the server alone.
 type home struct {
-	lanes map[*node]*lane
-	setup []setting
+	lanes    map[*node]*lane
+	setup    []setting
+	tracking *tracking // nil: it does not track
 }
 
 // setting is a command that put a part of the state in force.
 type setting struct {
-	topic string // what it sets; a later one on the same topic replaces it
+	topic topicOf
 	raw   []byte
+	args  [][]byte // of CLIENT TRACKING, which may have to name an ear as well
+}
+
+// topicOf is the part of the state that a setting is about.
+type topicOf string
+
+const (
+	topicNoTouch  topicOf = "no-touch"
+	topicTracking topicOf = "tracking"
+)
+
+// append appends the setting as it is sent to n.
+func (st *setting) append(out []byte, h *home, n *node) []byte {
+	t := h.tracking
+	if st.topic != topicTracking || t == nil || t.ear == nil || t.ear.gone || t.ear.lanes[n] == nil {
+		return append(out, st.raw...)
+	}
+	id := strconv.AppendInt(nil, t.ear.lanes[n].serverID, 10)
+	return resp.AppendCommandBytes(out, append(st.args[:len(st.args):len(st.args)], []byte("REDIRECT"), id))
 }
 
 // lane is the home's connection to n.
 func (h *home) lane(s *session, n *node) (ln *lane, cause string) {
 	if ln := h.lanes[n]; ln != nil {
+		h.tracking.prefix(ln)
 		return ln, ""
 	}
 	if ln, cause = n.private(s, s.laneKey()); cause != "" {
@@ -38,17 +61,43 @@ func (h *home) lane(s *session, n *node) (ln *lane, cause string) {
 	// The setup is what was in force before the command that is about to be sent.
 	ln.home, ln.strayed, ln.setup = h, true, h.setup[:len(h.setup):len(h.setup)]
 	h.lanes[n] = ln
+	if t := h.tracking; t != nil {
+		s.loop.vigil[ln] = struct{}{}
+		if t.ear != nil && !t.ear.gone {
+			if _, cause = t.ear.open(n); cause != "" {
+				return nil, cause
+			}
+		}
+		t.prefix(ln)
+	}
 	return ln, ""
 }
 
-// set notes that raw is in force.
-func (h *home) set(topic string, raw []byte) {
-	h.unset(topic)
-	h.setup = append(h.setup, setting{topic, bytes.Clone(raw)})
+// makeHome gives the session a home, if it has none. A connection on which it watches
+// keys becomes a part of it.
+func (s *session) makeHome() {
+	if s.home != nil {
+		return
+	}
+	s.home = &home{lanes: make(map[*node]*lane)}
+	if s.tx != nil && s.tx.pin != nil {
+		ln := s.tx.pin
+		ln.home, ln.strayed = s.home, true
+		s.home.lanes[ln.node] = ln
+	}
 }
 
+// set notes that raw is in force.
+func (h *home) set(topic topicOf, raw []byte) {
+	h.unset(topic)
+	h.add(setting{topic: topic, raw: raw})
+}
+
+// add notes a further setting of a topic.
+func (h *home) add(st setting) { h.setup = append(h.setup, st) }
+
 // unset forgets a topic. Lanes that are being opened keep the slice they were given.
-func (h *home) unset(topic string) {
+func (h *home) unset(topic topicOf) {
 	var kept []setting
 	for _, st := range h.setup {
 		if st.topic != topic {
@@ -58,13 +107,20 @@ func (h *home) unset(topic string) {
 	h.setup = kept
 }
 
-func (h *home) has(topic string) bool {
+func (h *home) has(topic topicOf) bool {
 	return slices.ContainsFunc(h.setup, func(st setting) bool { return st.topic == topic })
 }
 
-// lost: the connection has broken. The next command opens another one, in the same
-// state.
-func (h *home) lost(ln *lane) { delete(h.lanes, ln.node) }
+// lost: a connection of the session's home has broken. The next command opens another
+// one, in the same state; but a client that tracks may have missed something.
+func (s *session) homeLost(ln *lane) {
+	delete(s.home.lanes, ln.node)
+	delete(s.loop.vigil, ln)
+	if s.home.tracking != nil {
+		s.loop.srv.log.Debug("client closed", "client", s.addr, "reason", "a connection that hears of invalidations for it is lost")
+		s.finishAndClose()
+	}
+}
 
 // greet switches the protocol of every connection.
 func (h *home) greet(proto string) {
@@ -79,9 +135,14 @@ func (s *session) leaveHome() {
 	if s.home == nil {
 		return
 	}
+	s.untrack()
 	h := s.home
 	s.home = nil
 	for _, ln := range h.lanes {
+		if s.tx != nil && s.tx.pin == ln { // it watches, and stays as a pin
+			ln.home = nil
+			continue
+		}
 		ln.owner = nil
 		if ln.inflight.len == 0 || s.patient {
 			ln.fail("")
@@ -98,9 +159,7 @@ func (s *session) settle(cmd *command.Command, raw []byte, after func(h *home, a
 	if s.drain() {
 		return false
 	}
-	if s.home == nil {
-		s.home = &home{lanes: make(map[*node]*lane)}
-	}
+	s.makeHome()
 	sc, ok := s.broadcast(cmd, firstAnswer, raw, s.loop.effect.reset())
 	if sc == nil {
 		s.leaveIfEmpty()
@@ -160,9 +219,9 @@ func (s *session) noTouch(cmd *command.Command, args [][]byte, raw []byte) bool 
 	return s.settle(cmd, raw, func(h *home, accepted bool) {
 		switch {
 		case accepted && on:
-			h.set("no-touch", text)
+			h.set(topicNoTouch, text)
 		case accepted:
-			h.unset("no-touch")
+			h.unset(topicNoTouch)
 		}
 	})
 }

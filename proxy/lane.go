@@ -67,6 +67,7 @@ type lane struct {
 	owner     *session            // of a pin
 	home      *home               // that the pin belongs to; nil: none
 	setup     []setting           // of a home's pin: what the login puts in force
+	ear       *ear                // that the pin belongs to; nil: none
 	monitor   *monitor            // that the pin feeds; nil: none
 	serverID  int64               // of a pin: its CLIENT ID, 0 until it is known
 	leaving   bool                // a pin that goes back to its node when nothing is in flight
@@ -87,12 +88,7 @@ func (n *node) open(key laneKey, kind laneKind) *lane {
 	ln := &lane{loop: l, node: n, key: key, kind: kind, lastRead: l.now()}
 	n.stats.Connections++
 	n.opened[ln] = struct{}{}
-	go func(addr string) {
-		nc, err := dial(addr, l.srv.opts.Upstream.ConnectTimeout)
-		if !l.nl.Post(func() { ln.attach(nc, err) }) && nc != nil {
-			nc.Close()
-		}
-	}(n.addr)
+	l.connect(ln)
 	return ln
 }
 
@@ -121,6 +117,16 @@ func (ln *lane) attach(nc net.Conn, err error) {
 	// Sessions wait while more than these is queued; they have to hear of it even
 	// when a single write takes everything.
 	ln.conn.SetLowWater(min(l.srv.opts.Clients.RequestBuffer, l.srv.opts.Upstream.QueueLimit) / 2)
+	if ln.home != nil {
+		if t := ln.home.tracking; t != nil && t.ear != nil && !t.ear.ready(n) { // its setup names the ear
+			t.ear.await(func(string) {
+				if !ln.closed {
+					ln.login()
+				}
+			})
+			return
+		}
+	}
 	ln.login()
 }
 
@@ -143,7 +149,7 @@ func (ln *lane) login() {
 		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "TRACKING", "ON"), ln.handshake+1
 	}
 	for i := range ln.setup {
-		out, ln.handshake = append(out, ln.setup[i].raw...), ln.handshake+1
+		out, ln.handshake = ln.setup[i].append(out, ln.home, ln.node), ln.handshake+1
 	}
 	if ln.kind == lanePin {
 		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "ID"), ln.handshake+1
@@ -201,6 +207,9 @@ func (ln *lane) open() {
 	}
 	if ln.kind == laneFetch && ln.loop.srv.tracks() {
 		ln.startLease()
+	}
+	if ln.ear != nil {
+		ln.ear.opened()
 	}
 }
 
@@ -290,8 +299,10 @@ func (ln *lane) take(b []byte) (int, error) {
 			return 0, err
 		case done:
 			n = m
-		case len(b) < patience, ln.monitor != nil && len(b) < ln.loop.srv.opts.Clients.SubscriberLimit:
+		case len(b) < patience, (ln.monitor != nil || b[0] == '>') && len(b) < ln.loop.srv.opts.Clients.SubscriberLimit:
 			return 0, nil
+		case b[0] == '>':
+			return 0, errors.New("a push exceeds clients.subscriber_limit")
 		case ln.raiseFirst():
 			return 0, nil
 		default:
@@ -539,6 +550,9 @@ func (ln *lane) abandon() {
 	}
 	if ln.owner != nil {
 		ln.owner.unpinned(ln)
+	}
+	if ln.ear != nil {
+		ln.ear.lost(ln)
 	}
 }
 

@@ -28,24 +28,30 @@ type loop struct {
 	guard    guard // who clients are and what they may do; nil: everything
 
 	// loop-owned
-	table     *command.Table
-	handlers  []handler // by command ID; nil: forward
-	topo      *cluster.Topology
-	shards    []*node // by shard index of topo
-	nodes     map[string]*node
-	sessions  map[*session]struct{}
-	laneEpoch uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
-	seq       uint64 // of the request sent last
-	pins      int
-	draining  bool
-	paused    pauseState
-	limits    limits       // what one client may occupy at the moment
-	budgetAt  int64        // when budget was last called (mono)
-	held      atomic.Int64 // bytes in clients' buffers at the last tick
-	load      atomic.Int64 // clients placed here, for the acceptors
-	stats     *stats.Loop
-	goneIn    uint64 // bytes of clients that have left
-	goneOut   uint64
+	table      *command.Table
+	handlers   []handler // by command ID; nil: forward
+	topo       *cluster.Topology
+	shards     []*node // by shard index of topo
+	nodes      map[string]*node
+	sessions   map[*session]struct{}
+	laneEpoch  uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
+	seq        uint64 // of the request sent last
+	pins       int
+	draining   bool
+	paused     pauseState
+	connecting connecting
+	monitors   map[*session]struct{} // clients of this loop that monitor
+	monitored  int                   // clients of all loops that monitor
+	refused    bool                  // the command that was dispatched last; read by dispatchShown
+	ears       map[int64]*ear        // by client
+	vigil      map[*lane]struct{}    // connections that only listen, see watchOver
+	limits     limits                // what one client may occupy at the moment
+	budgetAt   int64                 // when budget was last called (mono)
+	held       atomic.Int64          // bytes in clients' buffers at the last tick
+	load       atomic.Int64          // clients placed here, for the acceptors
+	stats      *stats.Loop
+	goneIn     uint64 // bytes of clients that have left
+	goneOut    uint64
 
 	// scratch, valid within one callback
 	req     resp.Request // the request being dispatched
@@ -79,6 +85,9 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		cache:    srv.opts.Cache.Cache,
 		nodes:    make(map[string]*node),
 		sessions: make(map[*session]struct{}),
+		ears:     make(map[int64]*ear),
+		monitors: make(map[*session]struct{}),
+		vigil:    make(map[*lane]struct{}),
 		fetches:  make(map[fetchKey]*fetch),
 		stats:    stats.NewLoop(0),
 	}
@@ -136,6 +145,7 @@ func (l *loop) tick() {
 	if l.guard != nil {
 		l.guard.tick(now)
 	}
+	l.watchOver(now)
 	l.nl.AfterFunc(tickInterval, l.tick)
 }
 
@@ -175,6 +185,9 @@ func (l *loop) adopt(t *cluster.Topology) {
 	if !first {
 		l.laneEpoch++
 		l.hub.moved()
+		for s := range l.sessions {
+			s.relocated()
+		}
 	}
 }
 

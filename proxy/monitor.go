@@ -2,7 +2,10 @@ package proxy
 
 import (
 	"bytes"
+	"fmt"
+	"time"
 
+	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
 
@@ -24,6 +27,8 @@ func (s *session) startMonitor(cmd *command.Command, _ [][]byte, raw []byte) boo
 	l := s.loop
 	m := &monitor{s: s}
 	s.monitor = m
+	l.monitors[s] = struct{}{}
+	l.srv.monitored(1)
 	targets := l.everyShard()
 	for _, t := range targets {
 		n, cause := l.owner(t.slot)
@@ -60,6 +65,8 @@ func (s *session) stopMonitor() {
 		return
 	}
 	s.monitor = nil
+	delete(s.loop.monitors, s)
+	s.loop.srv.monitored(-1)
 	for _, ln := range m.lanes {
 		ln.owner, ln.monitor = nil, nil
 		ln.fail("")
@@ -91,8 +98,8 @@ func (m *monitor) line(l *loop, line []byte) {
 }
 
 // housekeeping reports whether a line of MONITOR is about what the proxy does of its
-// own accord: logging in, finding out its connections' ids, and proving that an
-// invalidation stream is alive.
+// own accord: logging in, finding out its connections' ids or what a command is, and
+// proving that an invalidation stream is alive.
 func (l *loop) housekeeping(line []byte) bool {
 	_, rest, ok := bytes.Cut(line, []byte(" ["))
 	if !ok {
@@ -113,16 +120,101 @@ func (l *loop) housekeeping(line []byte) bool {
 		return true
 	case `"CLIENT"`:
 		return bytes.HasPrefix(more, []byte(`"ID"`)) || kind == laneFetch
+	case `"COMMAND"`: // about a name that no table has
+		return bytes.HasPrefix(more, []byte(`"INFO"`))
 	case `"PTTL"`, `"SELECT"`:
 		return kind == laneFetch
 	}
 	return false
 }
 
+// monitored tells every loop that there are so many more clients that monitor.
+func (s *Server) monitored(more int) {
+	for _, o := range s.loops {
+		o.nl.Post(func() { o.monitored += more })
+	}
+}
+
+// dispatchShown executes a request while somebody monitors. What the proxy answers by
+// itself is shown by the proxy; in which order with the backend's lines is open.
+func (s *session) dispatchShown(req *resp.Request) bool {
+	l := s.loop
+	seq, queueing := l.seq, s.tx != nil && s.tx.queueing
+	l.refused = false
+	if !s.dispatch(req) {
+		return false
+	}
+	cmd := s.lastCmd
+	switch {
+	case l.seq != seq || cmd == nil: // the backend shows it
+	case len(req.Args) == 1 && (equalFold(req.Args[0], "EXEC") || equalFold(req.Args[0], "DISCARD")):
+		if queueing && s.tx == nil {
+			s.show([][]byte{[]byte("multi")})
+		}
+		s.show(req.Args)
+	case l.refused, queueing, cmd.Name == "multi", cmd.Has(command.SkipMonitor), cmd.Has(command.Admin):
+	case cmd.Name == "auth", cmd.Name == "hello" && len(req.Args) > 2:
+		s.show(req.Args[:1]) // passwords are nobody's business
+	default:
+		s.show(req.Args)
+	}
+	return true
+}
+
+// show sends a line about a command to every client that monitors.
+func (s *session) show(args [][]byte) {
+	l := s.loop
+	now := time.Now()
+	line := fmt.Appendf(nil, "+%d.%06d [%d %s]", now.Unix(), now.Nanosecond()/1000, s.db, s.addr)
+	for _, a := range args {
+		line = appendQuoted(append(line, ' '), a)
+	}
+	line = append(line, "\r\n"...)
+	for _, o := range l.srv.loops {
+		if o == l {
+			o.tell(line)
+		} else {
+			o.nl.Post(func() { o.tell(line) })
+		}
+	}
+}
+
+func (l *loop) tell(line []byte) {
+	for m := range l.monitors {
+		m.emit(line)
+	}
+}
+
+// appendQuoted quotes as Redis does (sdscatrepr).
+func appendQuoted(b, arg []byte) []byte {
+	b = append(b, '"')
+	for _, c := range arg {
+		switch {
+		case c == '\\', c == '"':
+			b = append(b, '\\', c)
+		case c == '\n':
+			b = append(b, `\n`...)
+		case c == '\r':
+			b = append(b, `\r`...)
+		case c == '\t':
+			b = append(b, `\t`...)
+		case c == '\a':
+			b = append(b, `\a`...)
+		case c == '\b':
+			b = append(b, `\b`...)
+		case c >= ' ' && c <= '~':
+			b = append(b, c)
+		default:
+			b = fmt.Appendf(b, `\x%02x`, c)
+		}
+	}
+	return append(b, '"')
+}
+
 // emit sends the client something that is no reply to a command, between replies
 // only. A client that does not take it in time is cut off.
 func (s *session) emit(b []byte) {
-	if s.midReply {
+	if s.midReply || s.hushed > 0 {
 		s.pushes = append(s.pushes, b...)
 	} else {
 		s.conn.Out = append(s.conn.Reserve(len(b)), b...)

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -63,6 +64,61 @@ func testClusterMonitor(t *testing.T, _ *shared, p *proxytest.Discovered) {
 		for key := range missing {
 			if strings.HasSuffix(line, `"SET" "`+key+"\" \"v\"\r\n") {
 				delete(missing, key)
+			}
+		}
+	}
+}
+
+// TestMonitorShowsWhatTheProxyAnswers: a client cannot tell from MONITOR what reached
+// the backend.
+func TestMonitorShowsWhatTheProxyAnswers(t *testing.T) {
+	w := startTwins(t, netloop.DefaultTransport)
+	p, other := w.dial(t, 2), w.dial(t, 2)
+	other.do(script("HGETALL ns:cfg:x", "HGETALL ns:cfg:x", "HGETALL ns:cfg:x")...)
+	p.do(script("MONITOR")...)
+	for _, tt := range []struct {
+		commands string
+		want     []string
+	}{
+		{"ping", []string{`"ping"`}},
+		{"PING x", []string{`"PING" "x"`}},
+		{"hgetall ns:cfg:x", []string{`"hgetall" "ns:cfg:x"`}},
+		{"multi|get a|ping|exec", []string{`"multi"`, `"get" "a"`, `"ping"`, `"exec"`}},
+		{"multi|get|exec", []string{`"multi"`, `"exec"`}},
+		{"nosuch|get|config get maxmemory|echo end", []string{`"echo" "end"`}},
+	} {
+		other.do(script(strings.Split(tt.commands, "|")...)...)
+		for name, c := range map[string]*clustertest.Conn{"direct": p.direct, "proxy": p.behind} {
+			for _, want := range tt.want {
+				if line := c.ReadReply(); !strings.HasSuffix(line, "] "+want+"\r\n") {
+					t.Errorf("%s: MONITOR (%s) shows %q, want %s", tt.commands, name, line, want)
+				}
+			}
+		}
+	}
+	binary := []string{"ECHO", "a\"b\\c\r\n\t\a\b\x00\xff é"}
+	other.do(binary)
+	quoted := func(line string) string { _, rest, _ := strings.Cut(line, "] "); return rest }
+	if got, want := quoted(p.behind.ReadReply()), quoted(p.direct.ReadReply()); got != want {
+		t.Errorf("MONITOR quotes %s, Redis %s", got, want)
+	}
+}
+
+// TestHelloInsideMulti: the answers behind it are in the new protocol.
+func TestHelloInsideMulti(t *testing.T) {
+	w := startTwins(t, netloop.DefaultTransport)
+	withoutID := regexp.MustCompile(`id\r\n:\d+`)
+	for _, proto := range []int{2, 3} {
+		for _, hello := range []string{"HELLO 3", "HELLO 2", "HELLO", "HELLO 4", "HELLO 3 SETNAME n", "HELLO 3 NOSUCH", "HELLO x"} {
+			p := w.dial(t, proto)
+			commands := script("MULTI", "HSET h f v", "HGETALL h", hello, "HGETALL h", "GET none", "EXEC", "HGETALL h", "GET none", "CLIENT GETNAME")
+			p.direct.Send(encodeAll(commands...))
+			p.behind.Send(encodeAll(commands...))
+			for _, c := range commands {
+				got, want := withoutID.ReplaceAllString(p.behind.ReadReply(), "id"), withoutID.ReplaceAllString(p.direct.ReadReply(), "id")
+				if got != want {
+					t.Errorf("RESP%d, %s, %q: got %q, want %q", proto, hello, c, got, want)
+				}
 			}
 		}
 	}

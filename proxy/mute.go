@@ -21,7 +21,7 @@ func (s *session) clientReply(cmd *command.Command, args [][]byte, _ []byte) boo
 		*m = muting{on: true, off: true}
 	case equalFold(mode, "SKIP"):
 		m.skip = !m.off
-		s.fleeting = m.skip
+		s.fleeting = s.fleeting || m.skip
 	default:
 		s.refuse("ERR syntax error")
 		return true
@@ -48,4 +48,8 @@ func (s *session) fade() {
 	m := &s.mute
 	m.on, m.skip = m.off || m.skip, false
 	s.fleeting = m.on && !m.off
+	if t := s.tracking(); t != nil && t.caching != "" {
+		t.fade(s)
+		s.fleeting = s.fleeting || t.caching != ""
+	}
 }

@@ -1,13 +1,9 @@
 package proxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
-	"syscall"
 	"time"
 
 	"cosky-proxy/cluster"
@@ -218,6 +214,7 @@ func (n *node) unlist(ln *lane) {
 func (n *node) forget(ln *lane) {
 	n.unlist(ln)
 	delete(n.opened, ln)
+	delete(n.loop.vigil, ln)
 	n.stats.Connections--
 	if ln.kind == lanePin {
 		n.loop.pins--
@@ -279,28 +276,4 @@ func (n *node) unpin(ln *lane) {
 		return
 	}
 	n.idle[ln.key] = append(n.idle[ln.key], ln)
-}
-
-// dial connects to "host:port" or "unix:/path".
-func dial(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		return d.DialContext(ctx, "unix", path)
-	}
-	return d.DialContext(ctx, "tcp", addr)
-}
-
-// dialCause is what an operator can act on of a dial error.
-func dialCause(err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil {
-		return op.Err
-	}
-	return err
 }

@@ -91,6 +91,7 @@ type UpstreamOptions struct {
 	ConnectTimeout time.Duration
 	Timeout        time.Duration // an ordinary command's reply must make progress within this
 	MaxPins        int           // private connections per loop
+	MaxConnecting  int           // of them, those being opened at once
 	QueueLimit     int           // bytes queued on one lane above which its clients wait
 	MaxRedirects   int           // MOVED, ASK and retries of one command
 	BackoffMin     time.Duration // between attempts to reach a node that refuses

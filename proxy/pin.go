@@ -110,7 +110,7 @@ func (s *session) unpinned(ln *lane) {
 		s.close("the connection that monitors a backend is lost")
 	}
 	if s.home != nil && s.home == ln.home {
-		s.home.lost(ln)
+		s.homeLost(ln)
 	}
 }
 

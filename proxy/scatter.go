@@ -195,8 +195,13 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 
 // open puts the parent into the reply queue.
 func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effectScratch) *scatter {
-	sc := &scatter{parent: s.openParent(cmd, e), merge: merge, missing: n}
-	sc.answers.Replies, sc.answers.From, sc.answers.RESP3 = make([][]byte, n), make([]string, n), s.resp3
+	return newScatter(s.openParent(cmd, e), merge, n)
+}
+
+// newScatter collects n answers for parent.
+func newScatter(parent *request, merge router.Merge, n int) *scatter {
+	sc := &scatter{parent: parent, merge: merge, missing: n}
+	sc.answers.Replies, sc.answers.From, sc.answers.RESP3 = make([][]byte, n), make([]string, n), parent.resp3
 	return sc
 }
 

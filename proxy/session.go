@@ -92,7 +92,8 @@ type session struct {
 	pin      *lane        // leased for a blocking command or an upload
 	waiting  []*lane      // leased for WAIT, one per node
 	monitor  *monitor
-	upload   *upload // a request that is streamed through it
+	heardOn  map[*loop]struct{} // loops where others redirect their invalidations to this client
+	upload   *upload            // a request that is streamed through it
 	lastCmd  *command.Command
 
 	// loop-owned: Pub/Sub
@@ -158,7 +159,11 @@ func (s *session) next(b []byte) int {
 	case len(req.Args) == 0:
 		return n
 	}
-	if !s.dispatch(req) {
+	if l.monitored > 0 {
+		if !s.dispatchShown(req) {
+			return 0
+		}
+	} else if !s.dispatch(req) {
 		return 0
 	}
 	if s.fleeting {
@@ -340,6 +345,7 @@ func (s *session) reply(b []byte) {
 
 // refuse answers the present command with an error line.
 func (s *session) refuse(line string) {
+	s.loop.refused = true
 	if s.tx != nil && s.tx.queueing {
 		s.tx.aborted = true
 	}
@@ -509,6 +515,7 @@ func (s *session) detach() {
 		l.guard.leave(s)
 	}
 	s.stopMonitor()
+	s.unheard()
 	l.goneIn += s.conn.Received()
 	l.goneOut += s.conn.Sent()
 	delete(l.sessions, s)

@@ -20,6 +20,7 @@ type transaction struct {
 	aborted  bool // a command was refused: EXEC will be, too
 	lostPin  bool // the watching connection broke: EXEC must not run
 
+	begin   []byte // MULTI, as the client sent it
 	cmds    []*command.Command
 	lengths []int  // of each command in block
 	block   []byte // the commands, as they are sent
@@ -47,6 +48,7 @@ type own struct {
 	amend amender  // changes the backend's answer. nil, as run is: SELECT, which the backend executes
 	args  [][]byte // of run and amend
 	db    int32    // of SELECT
+	greet bool     // HELLO: the protocol of the connection changes
 }
 
 // endsTransaction: these are executed at once between MULTI and EXEC, as Redis'
@@ -59,15 +61,15 @@ func endsTransaction(cmd *command.Command) bool {
 	return false
 }
 
-func (s *session) multi(cmd *command.Command, _ [][]byte, _ []byte) bool {
+func (s *session) multi(cmd *command.Command, _ [][]byte, raw []byte) bool {
 	switch {
 	case s.tx == nil:
-		s.tx = &transaction{queueing: true}
+		s.tx = &transaction{queueing: true, begin: bytes.Clone(raw)}
 	case s.tx.queueing:
 		s.errorNotAborting("ERR MULTI calls can not be nested")
 		return true
 	default:
-		s.tx.queueing = true
+		s.tx.queueing, s.tx.begin = true, bytes.Clone(raw)
 	}
 	return s.ok(cmd)
 }
@@ -162,8 +164,8 @@ func (l *loop) queueable(cmd *command.Command) bool {
 func aboutSession(cmd *command.Command) bool {
 	switch cmd.Name {
 	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict", "client|list", "client|kill",
-		"client|pause", "client|unpause", "client|unblock",
-		"auth", "role", "readonly", "readwrite", "asking", "command", "config|get":
+		"client|pause", "client|unpause", "client|unblock", "client|getredir", "client|trackinginfo",
+		"auth", "hello", "role", "readonly", "readwrite", "asking", "command", "config|get":
 		return true
 	}
 	if cmd.Parent == nil {
@@ -198,6 +200,9 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 	}
 	if o.run != nil {
 		l.enc = resp.AppendCommand(l.enc[:0], "PING")
+		if o.greet = cmd.Name == "hello" && greets(args); o.greet {
+			l.enc = resp.AppendCommand(l.enc[:0], "HELLO", string(args[1]))
+		}
 		raw = l.enc
 	}
 	for _, a := range args {
@@ -273,7 +278,7 @@ func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
 		s.refuse("EXECABORT Transaction discarded because of: " + strings.TrimPrefix(tx.sub.refusal, "ERR "))
 		return true
 	}
-	return s.run(cmd, tx)
+	return s.run(cmd, tx, raw)
 }
 
 func (s *session) appendNullArray(b []byte) []byte {
@@ -284,7 +289,7 @@ func (s *session) appendNullArray(b []byte) []byte {
 }
 
 // run sends the whole block.
-func (s *session) run(cmd *command.Command, tx *transaction) bool {
+func (s *session) run(cmd *command.Command, tx *transaction, raw []byte) bool {
 	l := s.loop
 	if s.fetching > 0 && s.drain() {
 		return false
@@ -326,9 +331,12 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	x := tx.live
 	if x == nil {
 		x = &execution{tx: tx}
+		if tx.pin != nil {
+			s.tracking().prefix(tx.pin)
+		}
 	}
 	x.exec, r.block = r, x
-	r.raw = resp.AppendCommand(r.raw[:0], "EXEC")
+	r.raw = append(r.raw[:0], raw...)
 	s.hush(r, tx)
 	s.enqueue(r)
 	s.tx = nil
@@ -358,11 +366,11 @@ func (s *session) run(cmd *command.Command, tx *transaction) bool {
 	return true
 }
 
-// strays reports whether the block changes the database of its connection, which
+// strays reports whether the block changes the database or protocol of its connection, which
 // then has to be a private one.
 func (tx *transaction) strays() bool {
 	for i := range tx.own {
-		if tx.own[i].run == nil && tx.own[i].amend == nil {
+		if tx.own[i].greet || tx.own[i].run == nil && tx.own[i].amend == nil {
 			return true
 		}
 	}

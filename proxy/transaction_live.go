@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 
-	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
 
@@ -76,12 +75,12 @@ func (x *execution) finish(l *loop, ln *lane) {
 	if len(x.tx.own)+len(x.tx.infos) > 0 {
 		x.exec.sink, x.exec.limit = x, l.srv.opts.Clients.MaxRequest
 	}
-	ln.send(x.exec, resp.AppendCommand(nil, "EXEC"))
+	ln.send(x.exec, x.exec.raw)
 }
 
 // queue sends MULTI and the first n commands of the transaction.
 func (x *execution) queue(l *loop, ln *lane, n int) {
-	x.step(l, ln, resp.AppendCommand(nil, "MULTI"))
+	x.step(l, ln, x.tx.begin)
 	block := x.tx.block
 	for _, size := range x.tx.lengths[:n] {
 		x.step(l, ln, block[:size])

@@ -52,13 +52,36 @@ func (c *completion) run(l *loop) {
 			continue
 		}
 		s.captured = c
-		o.run(s, c.x.tx.cmds[i], o.args, nil)
+		decided := o.run(s, c.x.tx.cmds[i], o.args, nil)
 		s.captured = nil
+		if !decided {
+			c.out = append(append(c.out, errUndecided...), "\r\n"...)
+		}
 		if c.waiting {
 			return
 		}
 	}
 	l.finishExec(c.x.exec, c.x.tx, c.out)
+}
+
+const errUndecided = "-ERR cosky-proxy has to ask the backend first: send this command outside of MULTI"
+
+// greets reports whether HELLO with these arguments names a protocol, as far as can be
+// said before it is executed.
+func greets(args [][]byte) bool {
+	if len(args) < 2 || string(args[1]) != "2" && string(args[1]) != "3" {
+		return false
+	}
+	for i := 2; i < len(args); i += 2 {
+		switch {
+		case equalFold(args[i], "AUTH") && i+2 < len(args):
+			i++
+		case equalFold(args[i], "SETNAME") && i+1 < len(args) && printable(args[i+1]):
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // promised waits for r's answer.

@@ -1,6 +1,8 @@
 package proxy_test
 
 import (
+	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,4 +124,45 @@ func testClusterWait(t *testing.T, _ *shared, p *proxytest.Discovered) {
 	if got := c.ReadReply(); got != ":0\r\n" && got != ":1\r\n" { // a replica may not have said anything yet
 		t.Errorf("WAIT, unblocked on every master, answers %q", got)
 	}
+}
+
+// TestManyBlockedClients: blocked clients cost a connection each and nothing else,
+// however many begin to block at once; each gets its own element, and one that
+// leaves takes none with it.
+func TestManyBlockedClients(t *testing.T) {
+	const n = 1000
+	backend := clustertest.StartRedis(t)
+	_, addr := proxytest.Start(t, strict(t, backend, netloop.DefaultTransport))
+	var clients []*clustertest.Conn
+	for range n {
+		clients = append(clients, clustertest.Dial(t, addr))
+	}
+	before := runtime.NumGoroutine()
+	for i, c := range clients {
+		c.Cmd("BLPOP", fmt.Sprint("q", i), "0")
+	}
+	awaitBlocked(t, backend, strconv.Itoa(n))
+	clustertest.Await(t, "the dialling goroutines to end", func() error {
+		if more := runtime.NumGoroutine() - before; more > 10 {
+			return fmt.Errorf("%d goroutines more", more)
+		}
+		return nil
+	})
+	for _, c := range clients[:n/2] {
+		c.Close()
+	}
+	awaitBlocked(t, backend, strconv.Itoa(n-n/2))
+	pusher := clustertest.Dial(t, addr)
+	for i := range n {
+		pusher.Cmd("RPUSH", fmt.Sprint("q", i), strconv.Itoa(i))
+	}
+	for range n {
+		pusher.Expect(":1\r\n")
+	}
+	for i, c := range clients[n/2:] {
+		i += n / 2
+		c.Expect("*2\r\n" + bulkOf(fmt.Sprint("q", i)) + bulkOf(strconv.Itoa(i)))
+	}
+	pusher.Cmd("DBSIZE")
+	pusher.Expect(fmt.Sprintf(":%d\r\n", n/2))
 }

@@ -186,7 +186,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			IdleTimeout: c.IdleTimeout, Keepalive: c.TCPKeepalive, BufferMemory: int64(c.BufferMemory),
 		},
 		Upstream: proxy.UpstreamOptions{
-			ConnectTimeout: u.ConnectTimeout, Timeout: u.Timeout, MaxPins: u.MaxPins,
+			ConnectTimeout: u.ConnectTimeout, Timeout: u.Timeout, MaxPins: u.MaxPins, MaxConnecting: u.MaxConnecting,
 			QueueLimit: int(u.QueueLimit), MaxRedirects: u.MaxRedirects,
 			BackoffMin: u.ReconnectBackoffMin, BackoffMax: u.ReconnectBackoffMax,
 		},

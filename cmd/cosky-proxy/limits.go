@@ -70,13 +70,13 @@ func raiseFileLimit(cfg *conf.Config, logger *slog.Logger) {
 	}
 }
 
-// filesNeeded counts one descriptor per client and pin, and some for lanes,
-// listeners, the control plane and the runtime.
+// filesNeeded counts one descriptor per client, one for its pin as far as there may be
+// so many, and some for lanes, listeners, the control plane and the runtime.
 func filesNeeded(cfg *conf.Config) uint64 {
 	const rest = 256
 	loops := cfg.Loops
 	if loops == 0 {
 		loops = runtime.GOMAXPROCS(0)
 	}
-	return uint64(cfg.Clients.Max + loops*cfg.Upstream.MaxPins + rest)
+	return uint64(cfg.Clients.Max + min(loops*cfg.Upstream.MaxPins, cfg.Clients.Max) + rest)
 }
