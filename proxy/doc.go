@@ -14,7 +14,7 @@
 // What is not simply forwarded has a handler (handlers.go): connection state
 // (connection.go), transactions (transaction.go), blocking commands (pin.go), Pub/Sub
 // (subscribe.go), scripts (scripts.go), INFO (info.go), commands split or sent to every
-// shard (scatter.go), requests too large to hold (upload.go). Replies that speak of the
+// shard (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
 // backend's state are followed up in redirect.go. The near-cache is used in cached.go; events.go
 // feeds it from CoSky's Pub/Sub.
 //

@@ -79,15 +79,14 @@ func (m *scriptMemory) clearLocked() {
 // scriptView is one loop's lock-free memory of the digests of texts it has seen.
 type scriptView struct {
 	shared     *scriptMemory
-	digests    map[string]string // by text
+	digests    map[string]string           // by text
+	keys       map[string]router.ScriptKey // by digest, of scripts that were called without keys
 	generation uint64
 }
 
 // digest returns the digest of an EVAL's text and makes sure it is remembered.
 func (v *scriptView) digest(text []byte) string {
-	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests) > v.shared.maxCount {
-		v.digests, v.generation = make(map[string]string), g
-	}
+	v.refresh()
 	if sha, known := v.digests[string(text)]; known {
 		return sha
 	}
@@ -95,6 +94,46 @@ func (v *scriptView) digest(text []byte) string {
 	sha := v.shared.add(owned)
 	v.digests[owned] = sha
 	return sha
+}
+
+// refresh forgets everything after a flush, and when it is too much.
+func (v *scriptView) refresh() {
+	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests)+len(v.keys) > 2*v.shared.maxCount {
+		v.digests, v.keys, v.generation = make(map[string]string), make(map[string]router.ScriptKey), g
+	}
+}
+
+// key returns the first key that the script of a digest uses although its caller declares none, nil if its
+// text does not show it or is not known.
+func (v *scriptView) key(sha []byte, argv [][]byte, find func([]byte) *command.Command) []byte {
+	v.refresh()
+	k, known := v.keys[string(sha)]
+	if !known {
+		text := v.shared.text(sha)
+		if text == "" {
+			return nil
+		}
+		k = router.KeyOfScript([]byte(text), find)
+		v.keys[string(sha)] = k
+	}
+	return k.Of(argv)
+}
+
+// undeclared is the target of a script called without keys: the shard that has the first key it will use, or
+// one that its name alone decides.
+func (l *loop) undeclared(cmd *command.Command, name []byte, argv [][]byte) target {
+	if !l.clusters {
+		return target{}
+	}
+	if cmd.Name != "fcall" && cmd.Name != "fcall_ro" {
+		if key := l.scripts.key(name, argv, l.table.Lookup); key != nil {
+			return l.target(key)
+		}
+	}
+	if t := l.target(bytes.ToLower(name)); l.topo.ShardOf(t.slot) >= 0 {
+		return t
+	}
+	return l.anyShard()
 }
 
 // eval sends EVAL, EVALSHA, FCALL and their read-only forms to the shard of
@@ -115,8 +154,8 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 			s.refuse(errCrossSlot)
 			return true
 		}
-	} else if t = l.target(bytes.ToLower(name)); l.clusters && l.topo.ShardOf(t.slot) < 0 {
-		t = l.anyShard()
+	} else {
+		t = l.undeclared(cmd, name, args[3:])
 	}
 	if byDigest(cmd) {
 		if ln, _ := s.laneTo(t); ln != nil {
