@@ -76,6 +76,7 @@ func TestClusterWideCommands(t *testing.T) {
 			{"MODULE LIST", "*"},
 			{"DEBUG SLEEP 0", "+OK\r\n"},
 			{"DEBUG DIGEST", "-ERR 'DEBUG DIGEST' concerns a single server"},
+			{"CONFIG SET hz 11 port 1", "-ERR CONFIG SET failed (possibly related to argument 'port') - it concerns a single server"},
 			{"SHUTDOWN", "-ERR 'shutdown' concerns a single server"},
 			{"SELECT 0", "+OK\r\n"},
 			{"SELECT 1", "-ERR SELECT is not allowed in cluster mode\r\n"},
