@@ -81,7 +81,7 @@ func (l *loop) spread(cmd *command.Command) bool {
 		return false
 	}
 	switch cmd.Name {
-	case "scan", "keys", "debug", "config|set", "script|load", "script|exists", "script|flush":
+	case "scan", "keys", "debug", "config|set", "script|load", "script|exists", "script|flush", "function|load":
 		return true
 	}
 	return l.handlers[cmd.ID] == nil && router.ScopeOf(cmd) != router.AnyShard

@@ -57,6 +57,12 @@ func TestClusterWideCommands(t *testing.T) {
 			expectReply(t, conn, "FCALL whoami 1 "+key, bulkOf(key))
 		}
 		expectReply(t, conn, "FUNCTION DELETE wide", "+OK\r\n")
+		for i := range 3 { // undeclared, as functions written for one server have it
+			key := keyOf("undeclared", i)
+			conn.Do("FUNCTION", "LOAD", "REPLACE", "#!lua name=wide\nredis.register_function('mine', function(keys, args) return redis.call('incr', '"+key+"') end)")
+			expectReply(t, conn, "FCALL mine 0", ":1\r\n")
+		}
+		expectReply(t, conn, "FUNCTION DELETE wide", "+OK\r\n")
 		expectReply(t, conn, "FUNCTION LIST", "*0\r\n")
 	})
 	t.Run("one answer", func(t *testing.T) {

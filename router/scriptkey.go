@@ -25,7 +25,20 @@ func (k ScriptKey) Of(argv [][]byte) []byte {
 }
 
 // calls finds calls of commands whose first argument is a literal or an argument of the script.
-var calls = regexp.MustCompile(`\b(?:redis|server)\s*\.\s*p?call\s*\(\s*['"]([\w.]+)['"]\s*,\s*(?:'([^'\\]*)'|"([^"\\]*)"|ARGV\s*\[\s*(\d+)\s*\])\s*(\.\.)?`)
+var calls = regexp.MustCompile(`\b(?:redis|server)\s*\.\s*p?call\s*\(\s*['"]([\w.]+)['"]\s*,\s*(?:'([^'\\]*)'|"([^"\\]*)"|(?:ARGV|argv|args)\s*\[\s*(\d+)\s*\])\s*(\.\.)?`)
+
+// registrations finds the functions of a library.
+var registrations = regexp.MustCompile(`\bregister_function\s*[({]?[^'"]*['"]([\w]+)['"]`)
+
+// OnlyFunction is the name of the one function that a library registers, nil if there are several: then its text does not
+// tell which code belongs to which.
+func OnlyFunction(library []byte) []byte {
+	found := registrations.FindAllSubmatch(library, 2)
+	if len(found) != 1 {
+		return nil
+	}
+	return found[0][1]
+}
 
 // KeyOfScript looks for the first call in a script's text whose first argument is a key. find knows
 // commands by name.
