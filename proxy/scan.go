@@ -148,7 +148,7 @@ func (sw *sweep) visit(l *loop) {
 	}
 	master := &sw.census.Steps[sw.at.Step]
 	if !l.leads(master) { // replaced, perhaps by one that knows nothing of this cursor
-		sw.recover(l)
+		sw.findMaster(l)
 		return
 	}
 	sw.visits++
@@ -158,8 +158,8 @@ func (sw *sweep) visit(l *loop) {
 	sw.ask(l, sw.node, l.enc, sw, false)
 }
 
-// recover goes on after the master of the present step has been replaced or has moved.
-func (sw *sweep) recover(l *loop) {
+// findMaster goes on after the master of the present step has been replaced or has moved.
+func (sw *sweep) findMaster(l *loop) {
 	before, at := sw.census, sw.at.Step
 	if l.now() >= sw.deadline {
 		sw.fail(l, "ERR cosky-proxy cannot find backend "+before.Steps[at].Addr+", which was to be scanned next, any more")
