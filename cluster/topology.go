@@ -87,6 +87,10 @@ type Topology struct {
 	Mode    Mode
 	Shards  []Shard // ascending by their first slot
 
+	// Spares are the addresses of primaries that own no slot, ascending. They may have keys: those
+	// of the first slots that are on their way there. Empty outside of cluster mode.
+	Spares []string
+
 	shardOf [Slots]uint16 // index into Shards, or NoShard
 }
 

@@ -351,6 +351,17 @@ func testClusterScripts(t *testing.T, c *shared, p *proxytest.Discovered) {
 			t.Errorf("%q: got %q, want %q", tt.args, got, tt.want)
 		}
 	}
+	for i := range 3 { // undeclared, as scripts written for one server have it
+		key := keyOf("undeclared", i)
+		script := "redis.call('set', '" + key + "', 'v') return redis.call('get', '" + key + "')"
+		if got := conn.Do("EVAL", script, "0"); got != "$1\r\nv\r\n" {
+			t.Errorf("EVAL with a literal key on shard %d: got %q", i, got)
+		}
+		sha := strings.Split(conn.Do("SCRIPT", "LOAD", "return redis.call('get', ARGV[1])"), "\r\n")[1]
+		if got := conn.Do("EVALSHA", sha, "0", key); got != "$1\r\nv\r\n" {
+			t.Errorf("EVALSHA with its key as an argument on shard %d: got %q", i, got)
+		}
+	}
 	many := []string{"EVAL", "return #KEYS", "200"}
 	for i := range 200 {
 		many = append(many, fmt.Sprintf("{%s}%d", a, i))

@@ -15,7 +15,7 @@
 // (connection.go), logins (auth.go), transactions (transaction.go), blocking commands (pin.go), Pub/Sub
 // (subscribe.go, publish.go; hub.go shares subscriptions, feed.go is a connection that has
 // them, roster.go counts clients), scripts (scripts.go), INFO (info.go), commands split or sent to every
-// shard (scatter.go), requests too large to hold (upload.go). Replies that speak of the
+// shard (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
 // backend's state are followed up in redirect.go. Which commands there are the backend
 // says (vocabulary.go, inquiry.go). The near-cache is used in cached.go; events.go
 // feeds it from CoSky's Pub/Sub.

@@ -104,6 +104,8 @@ func newHandlers(o *Options, t *command.Table) []handler {
 		set((*session).scan, "scan")
 		set((*session).keysMatching, "keys")
 		set((*session).debug, "debug")
+		set((*session).functionLoad, "function|load")
+		set((*session).configEverywhere, "config|set")
 	}
 	if o.Auth.Mode == AuthProxy {
 		setACLHandlers(set)

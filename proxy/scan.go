@@ -148,18 +148,18 @@ func (sw *sweep) visit(l *loop) {
 	}
 	master := &sw.census.Steps[sw.at.Step]
 	if !l.leads(master) { // replaced, perhaps by one that knows nothing of this cursor
-		sw.recover(l)
+		sw.findMaster(l)
 		return
 	}
 	sw.visits++
 	sw.node = l.node(master.Addr)
 	words := [][]byte{[]byte("SCAN"), strconv.AppendUint(nil, sw.at.Node, 10)}
 	l.enc = resp.AppendCommandBytes(l.enc[:0], append(words, sw.args...))
-	sw.ask(l, sw.node, l.enc, sw)
+	sw.ask(l, sw.node, l.enc, sw, false)
 }
 
-// recover goes on after the master of the present step has been replaced or has moved.
-func (sw *sweep) recover(l *loop) {
+// findMaster goes on after the master of the present step has been replaced or has moved.
+func (sw *sweep) findMaster(l *loop) {
 	before, at := sw.census, sw.at.Step
 	if l.now() >= sw.deadline {
 		sw.fail(l, "ERR cosky-proxy cannot find backend "+before.Steps[at].Addr+", which was to be scanned next, any more")
@@ -186,22 +186,19 @@ func (l *loop) leads(m *router.Master) bool {
 	return len(m.Ranges) == 0
 }
 
-// ask sends a question of the sweep to n: as the client if its answer is for the client, else as
-// the proxy itself.
-func (sw *sweep) ask(l *loop, n *node, raw []byte, to sink) {
+// ask sends a question of the sweep to n: its own ones, which are no matter of what the client may do, on the
+// proxy's own login.
+func (sw *sweep) ask(l *loop, n *node, raw []byte, to sink, own bool) {
 	p := sw.parent
 	r := l.newRequest(nil, nil)
-	r.sink, r.resp3, r.db = to, p.resp3, p.db
-	if to == sink(sw) {
-		r.as = p.as
-	}
-	r.limit = max(l.srv.opts.Clients.MaxRequest-len(sw.keys), 1)
+	r.sink, r.limit = to, max(l.srv.opts.Clients.MaxRequest-len(sw.keys), 1)
 	var ln *lane
 	var cause string
-	if p.sess != nil && r.as == p.as {
-		ln, cause = p.sess.lane(n)
+	if own {
+		ln, cause = n.lane(laneKey{})
 	} else {
-		ln, cause = n.lane(r.laneKey())
+		r.resp3, r.db, r.as = p.resp3, p.db, p.as
+		ln, cause = p.sess.lane(n)
 	}
 	if cause != "" {
 		l.abort(r, cause)
@@ -310,7 +307,7 @@ func (c *census) ask(l *loop, addrs []string) {
 	for _, addr := range addrs {
 		c.asked = append(c.asked, addr)
 		l.enc = resp.AppendCommand(l.enc[:0], "CLUSTER", "NODES")
-		c.sw.ask(l, l.node(addr), l.enc, &censusPart{c, addr})
+		c.sw.ask(l, l.node(addr), l.enc, &censusPart{c, addr}, true)
 	}
 }
 

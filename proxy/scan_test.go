@@ -233,7 +233,15 @@ func TestScanCluster(t *testing.T) {
 		expectAll(t, seen, keys)
 		seen, _ = scanAll(t, conns, nil)
 		expectAll(t, seen, keys)
-		c.MigrateKeys(sl, to, 0)
-		c.FinishMigrate(sl, to)
+		clustertest.Await(t, "the proxy to hear of the empty master", func() error {
+			if got, want := conn.Do("DBSIZE"), fmt.Sprintf(":%d\r\n", len(keys)+1); got != want {
+				return fmt.Errorf("DBSIZE: got %q, want %q", got, want)
+			}
+			return nil
+		})
+		expectReply(t, conn, "FLUSHALL", "+OK\r\n")
+		if got := to.Text("DBSIZE"); got != "0" {
+			t.Errorf("%s keys are left on the master that owns no slot yet", got)
+		}
 	})
 }

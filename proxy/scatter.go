@@ -80,7 +80,7 @@ func (sc *scatter) keepArgs(args [][]byte) {
 
 // everyNode are all masters and replicas.
 func (l *loop) everyNode() []*node {
-	nodes := slices.Clone(l.shards)
+	nodes := slices.Concat(l.shards, l.spares())
 	for i := range l.topo.Shards {
 		for _, replica := range l.topo.Shards[i].Replicas {
 			nodes = append(nodes, l.node(replica.Addr))
@@ -111,7 +111,20 @@ func (s *session) sendToEach(cmd *command.Command, merge router.Merge, raw []byt
 	if s.fetching > 0 && !e.none() {
 		return nil, !s.drain()
 	}
-	lanes := make([]*lane, 0, len(nodes))
+	lanes, ok := s.lanesTo(nodes, via)
+	if lanes == nil {
+		return nil, ok
+	}
+	sc = s.open(cmd, merge, len(lanes), e)
+	for i, ln := range lanes {
+		ln.send(sc.child(s.loop, ln, i), raw)
+	}
+	return sc, true
+}
+
+// lanesTo are the connections to these servers. Nil: the command was refused, or, when ok is false, has to wait for room.
+func (s *session) lanesTo(nodes []*node, via func(*node) (*lane, string)) (lanes []*lane, ok bool) {
+	lanes = make([]*lane, 0, len(nodes))
 	for _, n := range nodes {
 		ln, cause := via(n)
 		switch {
@@ -124,14 +137,19 @@ func (s *session) sendToEach(cmd *command.Command, merge router.Merge, raw []byt
 		}
 		lanes = append(lanes, ln)
 	}
-	sc = s.open(cmd, merge, len(lanes), e)
-	for i, ln := range lanes {
-		ln.send(sc.child(s.loop, ln, i), raw)
-	}
-	return sc, true
+	return lanes, true
 }
 
-// broadcast sends raw to every shard; sc is nil when the command was refused or
+// spares are masters that own no slot.
+func (l *loop) spares() []*node {
+	nodes := make([]*node, 0, len(l.topo.Spares))
+	for _, addr := range l.topo.Spares {
+		nodes = append(nodes, l.node(addr))
+	}
+	return nodes
+}
+
+// broadcast sends raw to every shard, and to masters that slots may be on their way to; sc is nil when the command was refused or
 // has to wait (ok false).
 func (s *session) broadcast(cmd *command.Command, merge router.Merge, raw []byte, e *effectScratch) (sc *scatter, ok bool) {
 	l := s.loop
@@ -143,9 +161,16 @@ func (s *session) broadcast(cmd *command.Command, merge router.Merge, raw []byte
 	if lanes == nil {
 		return nil, !wait
 	}
-	sc = s.open(cmd, merge, len(lanes), e)
+	spares, ok := s.lanesTo(l.spares(), s.lane)
+	if spares == nil {
+		return nil, ok
+	}
+	sc = s.open(cmd, merge, len(lanes)+len(spares), e)
 	for i, ln := range lanes {
 		sc.launch(l, ln, i, raw, targets[i])
+	}
+	for i, ln := range spares {
+		ln.send(sc.child(l, ln, len(lanes)+i), raw)
 	}
 	return sc, true
 }

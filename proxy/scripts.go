@@ -28,11 +28,12 @@ type scriptMemory struct {
 	// guarded by mu
 	mu    sync.RWMutex
 	texts map[string]string // by digest
+	libs  map[string]string // by the only function that the library has
 	bytes int64
 }
 
 func newScriptMemory(o ScriptOptions) *scriptMemory {
-	return &scriptMemory{maxCount: o.MaxCount, maxBytes: o.MaxBytes, texts: make(map[string]string)}
+	return &scriptMemory{maxCount: o.MaxCount, maxBytes: o.MaxBytes, texts: make(map[string]string), libs: make(map[string]string)}
 }
 
 // add remembers text and returns its digest. A full memory forgets everything:
@@ -64,14 +65,45 @@ func (m *scriptMemory) text(sha []byte) string {
 	return m.texts[string(bytes.ToLower(sha))]
 }
 
+// addLibrary remembers a library of one function. Nothing depends on it but where the function is called that
+// declares no keys.
+func (m *scriptMemory) addLibrary(text string) {
+	name := router.OnlyFunction([]byte(text))
+	if name == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.libs) >= m.maxCount || m.bytes+int64(len(text)) > m.maxBytes {
+		m.clearLocked()
+	}
+	m.bytes += int64(len(text)) - int64(len(m.libs[string(name)]))
+	m.libs[string(name)] = text
+	m.generation.Add(1)
+}
+
+// library returns the text that defines a function, "" when unknown.
+func (m *scriptMemory) library(function []byte) string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.libs[string(function)]
+}
+
+// flush forgets scripts, not functions.
 func (m *scriptMemory) flush() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.clearLocked()
+	clear(m.texts)
+	m.bytes = 0
+	for _, text := range m.libs {
+		m.bytes += int64(len(text))
+	}
+	m.generation.Add(1)
 }
 
 func (m *scriptMemory) clearLocked() {
 	clear(m.texts)
+	clear(m.libs)
 	m.bytes = 0
 	m.generation.Add(1)
 }
@@ -79,15 +111,14 @@ func (m *scriptMemory) clearLocked() {
 // scriptView is one loop's lock-free memory of the digests of texts it has seen.
 type scriptView struct {
 	shared     *scriptMemory
-	digests    map[string]string // by text
+	digests    map[string]string           // by text
+	keys       map[string]router.ScriptKey // by digest or function, of those that were called without keys
 	generation uint64
 }
 
 // digest returns the digest of an EVAL's text and makes sure it is remembered.
 func (v *scriptView) digest(text []byte) string {
-	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests) > v.shared.maxCount {
-		v.digests, v.generation = make(map[string]string), g
-	}
+	v.refresh()
 	if sha, known := v.digests[string(text)]; known {
 		return sha
 	}
@@ -95,6 +126,46 @@ func (v *scriptView) digest(text []byte) string {
 	sha := v.shared.add(owned)
 	v.digests[owned] = sha
 	return sha
+}
+
+// refresh forgets everything after a flush, and when it is too much.
+func (v *scriptView) refresh() {
+	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests)+len(v.keys) > 2*v.shared.maxCount {
+		v.digests, v.keys, v.generation = make(map[string]string), make(map[string]router.ScriptKey), g
+	}
+}
+
+// key returns the first key that a script or function uses although its caller declares none, nil if its text
+// does not show it or is not known.
+func (v *scriptView) key(cmd *command.Command, name []byte, argv [][]byte, find func([]byte) *command.Command) []byte {
+	v.refresh()
+	k, known := v.keys[string(name)]
+	if !known {
+		text := ""
+		if cmd.Name == "fcall" || cmd.Name == "fcall_ro" {
+			text = v.shared.library(name)
+		} else if text = v.shared.text(name); text == "" {
+			return nil // the digest may come to be known
+		}
+		k = router.KeyOfScript([]byte(text), find)
+		v.keys[string(name)] = k
+	}
+	return k.Of(argv)
+}
+
+// undeclared is the target of a script called without keys: the shard that has the first key it will use, or
+// one that its name alone decides.
+func (l *loop) undeclared(cmd *command.Command, name []byte, argv [][]byte) target {
+	if !l.clusters {
+		return target{}
+	}
+	if key := l.scripts.key(cmd, name, argv, l.table.Lookup); key != nil {
+		return l.target(key)
+	}
+	if t := l.target(bytes.ToLower(name)); l.topo.ShardOf(t.slot) >= 0 {
+		return t
+	}
+	return l.anyShard()
 }
 
 // eval sends EVAL, EVALSHA, FCALL and their read-only forms to the shard of
@@ -115,8 +186,8 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 			s.refuse(errCrossSlot)
 			return true
 		}
-	} else if t = l.target(bytes.ToLower(name)); l.clusters && l.topo.ShardOf(t.slot) < 0 {
-		t = l.anyShard()
+	} else {
+		t = l.undeclared(cmd, name, args[3:])
 	}
 	if byDigest(cmd) {
 		if ln, _ := s.laneTo(t); ln != nil {
@@ -211,6 +282,28 @@ func (s *session) scriptLoad(cmd *command.Command, args [][]byte, raw []byte) bo
 	sc.after = func(l *loop, ok bool, reply []byte) []byte {
 		if ok {
 			l.srv.scripts.add(text)
+		}
+		return reply
+	}
+	return true
+}
+
+// functionLoad loads a library on every shard of a cluster.
+func (s *session) functionLoad(cmd *command.Command, args [][]byte, raw []byte) bool {
+	if s.loop.topo.Uncovered() > 0 {
+		s.refuse(errUnbound)
+		return true
+	}
+	e := s.loop.effect.reset()
+	s.loop.concernUnknown(e, cmd)
+	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, e)
+	if sc == nil {
+		return ok
+	}
+	text := string(args[len(args)-1])
+	sc.after = func(l *loop, ok bool, reply []byte) []byte {
+		if ok {
+			l.srv.scripts.addLibrary(text)
 		}
 		return reply
 	}

@@ -21,6 +21,26 @@ func (s *session) keysMatching(cmd *command.Command, args [][]byte, raw []byte) 
 	return s.keyless(cmd, args, raw)
 }
 
+// configEverywhere sets what may be the same on every server of a cluster.
+func (s *session) configEverywhere(cmd *command.Command, args [][]byte, raw []byte) bool {
+	for i := 2; i < len(args); i += 2 {
+		if name := strings.ToLower(string(args[i])); ofOneServer(name) {
+			s.errorf("ERR CONFIG SET failed (possibly related to argument '%s') - it concerns a single server, and cosky-proxy does not choose one of a Redis Cluster's", name)
+			return true
+		}
+	}
+	return s.configSet(cmd, args, raw)
+}
+
+// ofOneServer: a parameter that says who or where a server is.
+func ofOneServer(name string) bool {
+	switch name {
+	case "port", "tls-port", "cluster-port", "bind", "bind-source-addr":
+		return true
+	}
+	return strings.HasPrefix(name, "cluster-announce-") || strings.HasPrefix(name, "replica-announce-") || strings.HasPrefix(name, "slave-announce-")
+}
+
 // debug sends DEBUG to where its subject is: to the owner of a key, to every master what is to change the behaviour of
 // the server, to any of them what only shows how a server works. What would tell about one master or
 // ruin it is refused.
@@ -61,7 +81,7 @@ func (l *loop) spread(cmd *command.Command) bool {
 		return false
 	}
 	switch cmd.Name {
-	case "scan", "keys", "debug", "config|set", "script|load", "script|exists", "script|flush":
+	case "scan", "keys", "debug", "config|set", "script|load", "script|exists", "script|flush", "function|load":
 		return true
 	}
 	return l.handlers[cmd.ID] == nil && router.ScopeOf(cmd) != router.AnyShard

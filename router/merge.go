@@ -28,6 +28,8 @@ func MergeFor(cmd *command.Command) Merge {
 		return scatterArray
 	case "randomkey":
 		return anyKey
+	case "latency|reset": // whatever 7.0 publishes, it answers a number
+		return fold(func(a, b int64) int64 { return a + b })
 	case "lastsave":
 		return fold(func(a, b int64) int64 { return min(a, b) }) // everything up to then is saved
 	case "save", "bgsave", "bgrewriteaof", "acl|load", "module|load", "module|loadex", "module|unload":

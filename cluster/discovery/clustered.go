@@ -38,7 +38,7 @@ func (s *clustered) snapshot(ctx context.Context) (snapshot, error) {
 		}
 	}
 	s.members = merge(views, s.members)
-	snap := snapshot{shards: shardsOf(s.members)}
+	snap := snapshot{shards: shardsOf(s.members), spares: sparesOf(s.members)}
 	if len(snap.shards) == 0 {
 		return snapshot{}, errors.New("no node of the cluster owns any slot")
 	}

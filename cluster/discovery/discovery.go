@@ -165,13 +165,14 @@ func (d *Discovery) update(ctx context.Context) error {
 	d.info.Store(&info)
 	prev := d.Current()
 	changed, gone := adopt(prev, snap.shards, d.source.vouched())
-	if !changed {
+	if !changed && slices.Equal(prev.Spares, snap.spares) {
 		return nil
 	}
 	next, err := cluster.New(d.version+1, d.opts.Backend.Mode, snap.shards)
 	if err != nil {
 		return fmt.Errorf("cannot make sense of the topology: %w", err)
 	}
+	next.Spares = snap.spares
 	d.version++
 	// First the leases, then the snapshot: whoever acts on the new topology must
 	// not find an entry alive that was taken under the old one.

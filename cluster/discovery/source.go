@@ -26,7 +26,8 @@ type source interface {
 
 type snapshot struct {
 	shards []cluster.Shard
-	abouts []about // of the data servers that answered
+	spares []string // addresses of primaries without slots, ascending
+	abouts []about  // of the data servers that answered
 }
 
 // fixed is one server at a fixed address: nobody can take its place, so there is

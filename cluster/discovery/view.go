@@ -235,3 +235,15 @@ func shardsOf(members []member) []cluster.Shard {
 	})
 	return shards
 }
+
+// sparesOf returns the addresses of the primaries that claim no slot, ascending. One that still claims slots
+// which others have taken over is about to become their replica, and what it holds is theirs.
+func sparesOf(members []member) (addrs []string) {
+	for _, m := range members {
+		if m.primary && !m.failed && len(m.ranges) == 0 {
+			addrs = append(addrs, m.addr)
+		}
+	}
+	slices.Sort(addrs)
+	return addrs
+}

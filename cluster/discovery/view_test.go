@@ -162,6 +162,13 @@ func TestMergeFollowsTheHighestEpoch(t *testing.T) {
 	}
 }
 
+func TestSparesOf(t *testing.T) {
+	views := []view{said("a 5 primary 0-16383", "b 2 primary", "c 1 primary 0-9", "d 3 a", "e 4 primary!")}
+	if got := sparesOf(merge(views, nil)); len(got) != 1 || got[0] != "b:1" {
+		t.Errorf("got %q, want b:1 alone", got)
+	}
+}
+
 // sketch writes shards as "primary:slots+replicas".
 func sketch(shards []cluster.Shard) string {
 	var parts []string
