@@ -165,7 +165,7 @@ func pythonProgram(t *testing.T) []string {
 func nodeProgram(script string) func(t *testing.T) []string {
 	return func(t *testing.T) []string {
 		dir := install(t, "node", "clients/node/package-lock.json", func(dir string) []string {
-			return []string{"bash", "-c", `cp clients/node/package*.json "$0" && cd "$0" && exec npm ci --no-audit --no-fund`, dir}
+			return []string{"bash", "-c", `cp clients/node/package*.json "$0" && cd "$0" && exec npm ci --no-audit --no-fund --fetch-retries=1`, dir}
 		})
 		// Modules are looked for beside the script.
 		work := t.TempDir()
