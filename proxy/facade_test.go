@@ -190,6 +190,9 @@ func TestFacadeOfCluster(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", command, got, want)
 		}
 	}
+	if info := conn.Do("INFO"); !strings.Contains(info, "redis_mode:cluster\r\n") || !strings.Contains(info, "cluster_enabled:1\r\n") || strings.Contains(info, "cluster_enabled:0") {
+		t.Errorf("INFO says %q", info)
+	}
 	for slot, tag := range map[string]string{"3300": "{b}", "12182": "{foo}"} {
 		got := conn.Do("CLUSTER", "GETKEYSINSLOT", slot, "10")
 		if !strings.HasPrefix(got, "*2\r\n") || !strings.Contains(got, tag+"1") || !strings.Contains(got, tag+"2") {

@@ -45,24 +45,25 @@ func startTargets(t *testing.T) []target {
 	return []target{
 		{"standalone", "single", []string{binary.Start(t, "--backend", single).Addr}},
 		{"cluster", "single", []string{binary.Start(t, "--backend", many).Addr}},
-		{"facade", "cluster", startFacade(t, single, 2)},
-		{"facade-on-cluster", "cluster", startFacade(t, many, 1)},
+		{"facade", "cluster", startFacade(t, single, 2, "127.0.0.1")},
+		{"facade-on-cluster", "cluster", startFacade(t, many, 1, "localhost")}, // known by name
 	}
 }
 
-// startFacade starts n proxies in front of one backend which clients see as a cluster.
-func startFacade(t *testing.T, backend string, n int) []string {
+// startFacade starts n proxies in front of one backend, which clients see as a cluster
+// whose nodes are at host.
+func startFacade(t *testing.T, backend string, n int, host string) []string {
 	t.Helper()
 	var addrs, args []string
 	for len(addrs) < n {
-		addr := fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t))
+		addr := fmt.Sprintf("%s:%d", host, clustertest.FreePort(t))
 		if !slices.Contains(addrs, addr) {
 			addrs = append(addrs, addr)
 			args = append(args, "--cluster-facade", addr)
 		}
 	}
 	for _, addr := range addrs {
-		binary.Start(t, append(args, "--listen", addr, "--backend", backend)...)
+		binary.Start(t, append(args, "--listen", "127.0.0.1:"+port(addr), "--backend", backend)...)
 	}
 	return addrs
 }
