@@ -20,6 +20,8 @@ type Config struct {
 	ClusterFacade   []string // "host:port" of the proxies that clients see as a cluster; none: they see one Redis
 	ClusterAnnounce string   // which of them this one is; empty: found by Listen
 
+	ClusterNodeTimeout time.Duration // one that is silent for so long is shown as failed; 0: none ever is
+
 	Auth      Auth
 	Clients   Clients
 	Upstream  Upstream
@@ -110,6 +112,9 @@ func Default() *Config {
 		LogFormat:    "text",
 		Transport:    "auto",
 		DrainTimeout: 10 * time.Second,
+
+		ClusterNodeTimeout: 3 * time.Second,
+
 		Auth: Auth{
 			Mode:           "off",
 			LogMaxLen:      128,

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/slot"
@@ -21,20 +23,36 @@ import (
 // clients over the proxies. Every proxy serves every slot, so a client that comes to
 // the wrong one is served too, and MOVED is never said.
 //
-// Immutable. Proxies do not talk to each other: they show the same cluster because
-// they are given the same list, in whatever order.
+// Proxies exchange nothing about it: they show the same cluster because they are given
+// the same list, in whatever order. Each looks for itself which others are gone
+// (facade_watch.go) and shows their slots at the rest; views may differ for a while.
 type facade struct {
+	// static
+	self int // index of this proxy in every view
+
+	// atomic
+	view atomic.Pointer[facadeView]
+
+	// guarded by mu
+	mu sync.Mutex // held while one view replaces another
+}
+
+// facadeView is the cluster as it is shown at one time. Immutable.
+type facadeView struct {
 	nodes []facadeNode // ascending by address
 	self  int          // index in nodes of this proxy
+	alive int          // nodes that are not failed
 }
 
 // facadeNode is one proxy as a cluster node.
 type facadeNode struct {
-	id    string // 40 hex digits, derived from the address: the same after a restart and at every proxy
-	shard string // likewise
-	host  string // IP address or host name
-	port  int
-	slots slot.Range
+	id     string // 40 hex digits, derived from the address: the same after a restart and at every proxy
+	shard  string // likewise
+	addr   string // as configured
+	host   string // of addr: IP address or host name
+	port   int
+	failed bool
+	slots  slot.Range // of a node that is not failed
 }
 
 // newFacade shows the proxies at addrs (host:port, as clients reach them); own is
@@ -45,7 +63,8 @@ func newFacade(addrs []string, own string) (*facade, error) {
 	if f.self < 0 {
 		return nil, fmt.Errorf("%q is not one of cluster_facade", own)
 	}
-	for i, addr := range addrs {
+	var nodes []facadeNode
+	for _, addr := range addrs {
 		host, digits, err := net.SplitHostPort(addr)
 		if err != nil {
 			return nil, fmt.Errorf("cannot use %q of cluster_facade: %w", addr, err)
@@ -54,12 +73,44 @@ func newFacade(addrs []string, own string) (*facade, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot use the port of %q of cluster_facade: %w", addr, err)
 		}
-		f.nodes = append(f.nodes, facadeNode{
-			id: digest(addr), shard: digest("shard " + addr), host: host, port: port,
-			slots: slot.Range{First: uint16(i * slot.Count / len(addrs)), Last: uint16((i+1)*slot.Count/len(addrs) - 1)},
-		})
+		nodes = append(nodes, facadeNode{id: digest(addr), shard: digest("shard " + addr), addr: addr, host: host, port: port})
 	}
+	f.view.Store(newFacadeView(nodes, f.self))
 	return f, nil
+}
+
+// newFacadeView spreads the slots evenly over the nodes that are not failed. It takes
+// over nodes, of which self is not failed.
+func newFacadeView(nodes []facadeNode, self int) *facadeView {
+	v := &facadeView{nodes: nodes, self: self}
+	for i := range nodes {
+		if !nodes[i].failed {
+			v.alive++
+		}
+	}
+	n := 0
+	for i := range nodes {
+		if nodes[i].failed {
+			continue
+		}
+		nodes[i].slots = slot.Range{First: uint16(n * slot.Count / v.alive), Last: uint16((n+1)*slot.Count/v.alive - 1)}
+		n++
+	}
+	return v
+}
+
+// judge notes whether a node is failed; changed is false when that was known. Any goroutine.
+func (f *facade) judge(i int, failed bool) (changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := f.view.Load()
+	if v.nodes[i].failed == failed {
+		return false
+	}
+	nodes := slices.Clone(v.nodes)
+	nodes[i].failed = failed
+	f.view.Store(newFacadeView(nodes, f.self))
+	return true
 }
 
 // digest has the form of a cluster node's ID.
@@ -159,7 +210,7 @@ func (s *session) accepted(cmd *command.Command, _ [][]byte, _ []byte) bool { re
 
 // cluster answers CLUSTER in front of a façade.
 func (s *session) cluster(cmd *command.Command, args [][]byte, raw []byte) bool {
-	f := s.loop.srv.facade
+	f := s.loop.srv.facade.view.Load()
 	switch cmd.Name {
 	case "cluster|slots":
 		return s.answer(cmd, func(b []byte) []byte { return s.appendSlots(b, f) })
@@ -193,7 +244,7 @@ func (s *session) cluster(cmd *command.Command, args [][]byte, raw []byte) bool 
 // aboutNode answers with what f appends if id is a node of the façade.
 func (s *session) aboutNode(cmd *command.Command, id []byte, f func(b []byte) []byte) bool {
 	known := func(n facadeNode) bool { return n.id == string(id) }
-	if !slices.ContainsFunc(s.loop.srv.facade.nodes, known) {
+	if !slices.ContainsFunc(s.loop.srv.facade.view.Load().nodes, known) {
 		s.errorf("ERR Unknown node %s", id)
 		return true
 	}
@@ -218,10 +269,13 @@ func (s *session) keysInSlot(cmd *command.Command, arg, raw []byte) bool {
 	return s.send(cmd, raw, t, l.effect.reset())
 }
 
-func (s *session) appendSlots(b []byte, f *facade) []byte {
-	b = resp.AppendArray(b, len(f.nodes))
+func (s *session) appendSlots(b []byte, f *facadeView) []byte {
+	b = resp.AppendArray(b, f.alive)
 	for i := range f.nodes {
 		n := &f.nodes[i]
+		if n.failed {
+			continue
+		}
 		b = resp.AppendArray(b, 3)
 		b = resp.AppendInt(b, int64(n.slots.First))
 		b = resp.AppendInt(b, int64(n.slots.Last))
@@ -232,13 +286,20 @@ func (s *session) appendSlots(b []byte, f *facade) []byte {
 	return b
 }
 
-func (s *session) appendShards(b []byte, f *facade) []byte {
+func (s *session) appendShards(b []byte, f *facadeView) []byte {
 	b = resp.AppendArray(b, len(f.nodes))
 	for i := range f.nodes {
 		n := &f.nodes[i]
-		b = resp.AppendArray(appendString(s.appendMap(b, 2), "slots"), 2)
-		b = resp.AppendInt(b, int64(n.slots.First))
-		b = resp.AppendInt(b, int64(n.slots.Last))
+		b = appendString(s.appendMap(b, 2), "slots")
+		health := "online"
+		if n.failed {
+			health = "fail"
+			b = resp.AppendArray(b, 0)
+		} else {
+			b = resp.AppendArray(b, 2)
+			b = resp.AppendInt(b, int64(n.slots.First))
+			b = resp.AppendInt(b, int64(n.slots.Last))
+		}
 		b = resp.AppendArray(appendString(b, "nodes"), 1)
 		fields := 7
 		if n.named() {
@@ -253,7 +314,7 @@ func (s *session) appendShards(b []byte, f *facade) []byte {
 		}
 		b = appendPair(b, "role", "master")
 		b = resp.AppendInt(appendString(b, "replication-offset"), 0)
-		b = appendPair(b, "health", "online")
+		b = appendPair(b, "health", health)
 	}
 	return b
 }
@@ -272,24 +333,27 @@ func (n *facadeNode) busPort() int {
 }
 
 // describe is the text of CLUSTER NODES.
-func (f *facade) describe() []byte {
+func (f *facadeView) describe() []byte {
 	var b []byte
 	for i := range f.nodes {
 		n := &f.nodes[i]
-		name, flags := "", "master"
+		name, flags, rest := "", "master", fmt.Sprintf("connected %d-%d", n.slots.First, n.slots.Last)
 		if n.named() {
 			name = "," + n.host
 		}
-		if i == f.self {
+		switch {
+		case i == f.self:
 			flags = "myself,master"
+		case n.failed:
+			flags, rest = "master,fail", "disconnected"
 		}
-		b = fmt.Appendf(b, "%s %s:%d@%d%s %s - 0 0 %d connected %d-%d\n", n.id, n.host, n.port, n.busPort(), name, flags, i+1, n.slots.First, n.slots.Last)
+		b = fmt.Appendf(b, "%s %s:%d@%d%s %s - 0 0 %d %s\n", n.id, n.host, n.port, n.busPort(), name, flags, i+1, rest)
 	}
 	return b
 }
 
 // info is the text of CLUSTER INFO; unserved slots are those that the backend does not serve.
-func (f *facade) info(unserved int) []byte {
+func (f *facadeView) info(unserved int) []byte {
 	state := "ok"
 	if unserved > 0 {
 		state = "fail"
@@ -298,7 +362,7 @@ func (f *facade) info(unserved int) []byte {
 	return fmt.Appendf(nil, "cluster_state:%s\r\ncluster_slots_assigned:%d\r\ncluster_slots_ok:%d\r\ncluster_slots_pfail:0\r\ncluster_slots_fail:%d\r\n"+
 		"cluster_known_nodes:%d\r\ncluster_size:%d\r\ncluster_current_epoch:%d\r\ncluster_my_epoch:%d\r\n"+
 		"cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\ntotal_cluster_links_buffer_limit_exceeded:0\r\n",
-		state, cluster.Slots, cluster.Slots-unserved, unserved, n, n, n, f.self+1)
+		state, cluster.Slots, cluster.Slots-unserved, unserved, n, f.alive, n, f.self+1)
 }
 
 func appendClusterHelp(b []byte) []byte {

@@ -55,7 +55,7 @@ func TestFacadeSharesSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 		next, least, most := 0, 1<<20, 0
-		for _, node := range view.nodes {
+		for _, node := range view.view.Load().nodes {
 			if int(node.slots.First) != next {
 				t.Fatalf("%d proxies: slots %v follow slot %d", n+1, node.slots, next-1)
 			}
@@ -68,7 +68,7 @@ func TestFacadeSharesSlots(t *testing.T) {
 		reversed := slices.Clone(addrs)
 		slices.Reverse(reversed)
 		other, err := newFacade(reversed, addrs[0])
-		if err != nil || !slices.Equal(other.nodes, view.nodes) {
+		if err != nil || !slices.Equal(other.view.Load().nodes, view.view.Load().nodes) {
 			t.Errorf("%d proxies: another order, another cluster", n+1)
 		}
 	}

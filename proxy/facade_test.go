@@ -1,9 +1,15 @@
 package proxy_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/proxy"
@@ -184,6 +190,9 @@ func TestFacadeOfCluster(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", command, got, want)
 		}
 	}
+	if info := conn.Do("INFO"); !strings.Contains(info, "redis_mode:cluster\r\n") || !strings.Contains(info, "cluster_enabled:1\r\n") || strings.Contains(info, "cluster_enabled:0") {
+		t.Errorf("INFO says %q", info)
+	}
 	for slot, tag := range map[string]string{"3300": "{b}", "12182": "{foo}"} {
 		got := conn.Do("CLUSTER", "GETKEYSINSLOT", slot, "10")
 		if !strings.HasPrefix(got, "*2\r\n") || !strings.Contains(got, tag+"1") || !strings.Contains(got, tag+"2") {
@@ -219,4 +228,65 @@ func expectExec(t *testing.T, conn *clustertest.Conn, want string, commands ...s
 	if got := conn.Do("EXEC"); got != want {
 		t.Errorf("EXEC of %q:\n got %q\nwant %q", commands, got, want)
 	}
+}
+
+// A proxy that is gone is shown as failed and its slots at the other one; clients find
+// the way, and back once it has returned.
+func TestFacadeNodeFails(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	addrs := []string{fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t))}
+	slices.Sort(addrs)
+	start := func(own string) (stop func()) {
+		o := proxytest.Options(t, proxytest.Single(behind.Addr))
+		o.Listen, o.Facade = []string{own}, proxy.FacadeOptions{Addrs: addrs, NodeTimeout: 300 * time.Millisecond}
+		s, err := proxy.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Listen(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		stop = sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("the proxy ended with %v", err)
+			}
+		})
+		t.Cleanup(stop)
+		return stop
+	}
+	start(addrs[0])
+	stop := start(addrs[1])
+	conn := clustertest.Dial(t, addrs[0])
+	// By default go-redis asks once a minute, even when it cannot reach a node.
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ClusterStateReloadInterval: 200 * time.Millisecond})
+	defer client.Close()
+	awaitView := func(what string, want ...string) {
+		t.Helper()
+		clustertest.Await(t, what, func() error {
+			for i, command := range []string{"NODES", "INFO", "SLOTS", "SHARDS"} {
+				if got := conn.Do("CLUSTER", command); !strings.Contains(got, want[i]) {
+					return fmt.Errorf("CLUSTER %s says %q, want %q", command, got, want[i])
+				}
+			}
+			return nil
+		})
+		clustertest.Await(t, "every key to be served with "+what, func() error {
+			for i := range 50 {
+				if err := client.Set(t.Context(), fmt.Sprint(i), "v", 0).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	both := []string{" connected 8192-16383\n", "cluster_size:2\r\n", ":8192\r\n:16383\r\n", "*2\r\n:8192\r\n:16383\r\n"}
+	awaitView("two proxies", both...)
+	stop()
+	awaitView("one proxy", " master,fail - 0 0 2 disconnected\n", "cluster_size:1\r\n", "*1\r\n*3\r\n:0\r\n:16383\r\n", "$5\r\nslots\r\n*0\r\n")
+	start(addrs[1])
+	awaitView("two proxies again", both...)
 }

@@ -70,6 +70,8 @@ type Options struct {
 type FacadeOptions struct {
 	Addrs []string // host:port of every proxy, as clients reach it; none: clients see one standalone master
 	Own   string   // the one of this proxy; empty: found by the addresses it listens on
+
+	NodeTimeout time.Duration // a proxy that is silent for so long is shown as failed; 0: none ever is
 }
 
 // ClientOptions bound what one client, and all of them together, may occupy.

@@ -194,10 +194,13 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, ln := range s.listeners {
 		acceptors.Go(func() { ln.Serve(s.place) })
 	}
+	var watch sync.WaitGroup
+	watch.Go(func() { s.watchFacade(ctx) })
 	<-ctx.Done()
 	s.draining.Store(true)
 	s.closeListeners()
 	acceptors.Wait()
+	watch.Wait()
 	left := s.drain()
 	for _, l := range s.loops {
 		l.nl.Stop()

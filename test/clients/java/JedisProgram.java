@@ -154,7 +154,7 @@ final class JedisProgram implements Targets.Session {
     private void blocking() throws Exception {
         Thread other = new Thread(() -> redis.lpush(p + "queue", "job"));
         other.start();
-        Targets.same(redis.blpop(1, p + "queue"), Arrays.asList(p + "queue", "job"));
+        Targets.same(redis.blpop(20, p + "queue"), Arrays.asList(p + "queue", "job"));
         other.join();
     }
 
