@@ -10,9 +10,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PKG      ?= ./...
 ARGS     ?=
 FUZZTIME ?= 200000x
+REDIS    ?= redis-server
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-clients race fuzz bench lint check clean help tools
+.PHONY: build run test test-clients race fuzz bench commands lint check clean help tools
 
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
@@ -37,6 +38,9 @@ fuzz: ## fuzz every target for FUZZTIME (200000x: that many inputs; or a time su
 
 bench: build ## measure the proxy against Redis and other proxies; ARGS=-h explains
 	$(GO) run ./bench $(ARGS)
+
+commands: ## regenerate the command table from the installed Redis; REDIS='PATH PATH' names others
+	$(GO) run ./router/command/gen $(foreach program,$(REDIS),-server $(program)) -o router/command/commands.tsv
 
 lint: ## gofmt, vet (also for macOS), staticcheck
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt would change:"; echo "$$files"; exit 1; }

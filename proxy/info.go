@@ -75,13 +75,11 @@ func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
 	}
 	targets := l.everyShard()
 	a.asked, a.missing = len(targets), len(targets)
-	asks := make([]*request, len(targets))
-	for i, t := range targets {
+	for _, t := range targets {
 		r := l.newRequest(nil, nil)
 		r.sink, r.db, r.resp3, r.as = a, key.db, key.resp3, key.as
 		r.limit = l.srv.opts.Clients.MaxRequest
 		r.raw = append(r.raw[:0], raw...)
-		asks[i] = r
 		n, cause := l.owner(t.slot)
 		var ln *lane
 		if cause == "" {

@@ -53,9 +53,9 @@ func (s *KeySpec) words() string {
 	return w
 }
 
-// parseRows reads rows, one per line; empty lines and lines that begin with '#'
+// ParseRows reads rows, one per line; empty lines and lines that begin with '#'
 // are comments.
-func parseRows(text string) ([]Command, error) {
+func ParseRows(text string) ([]Command, error) {
 	var cmds []Command
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")

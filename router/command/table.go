@@ -16,7 +16,7 @@ var commandsTSV string
 var builtin = mustBuiltin()
 
 func mustBuiltin() *Table {
-	cmds, err := parseRows(commandsTSV + newerRows)
+	cmds, err := builtinRows()
 	if err == nil {
 		var t *Table
 		if t, err = newTable(cmds, nil); err == nil {
@@ -24,6 +24,29 @@ func mustBuiltin() *Table {
 		}
 	}
 	panic("BUG: commands.tsv: " + err.Error())
+}
+
+// builtinRows are the generated rows and those written by hand of commands that the
+// generator has not met.
+func builtinRows() ([]Command, error) {
+	cmds, err := ParseRows(commandsTSV)
+	if err != nil {
+		return nil, err
+	}
+	unseen, err := ParseRows(unseenRows)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool, len(cmds))
+	for i := range cmds {
+		seen[cmds[i].Name] = true
+	}
+	for _, c := range unseen {
+		if !seen[c.Name] {
+			cmds = append(cmds, c)
+		}
+	}
+	return cmds, nil
 }
 
 // Table is an immutable set of commands. The built-in one knows every command of
