@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"strings"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/proxy/resp"
@@ -106,6 +107,11 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	if o.Backend.Mode == cluster.Embedded {
 		setAll((*session).command, "command")
 		setAll((*session).embeddedConfig, "config")
+		for _, cmd := range t.All() {
+			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "client" && cmd.Parent.Name != "cluster" {
+				hs[cmd.ID] = (*session).help
+			}
+		}
 	}
 	return hs
 }

@@ -157,16 +157,23 @@ func (l *loop) queueable(cmd *command.Command) bool {
 	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd) || aboutPubSub(cmd)
 }
 
-// aboutSession: the proxy itself answers these, at once and out of the session's
-// state alone.
+// aboutSession: the proxy itself answers these, at once and out of what it knows, if it
+// has a handler for them.
 func aboutSession(cmd *command.Command) bool {
 	switch cmd.Name {
 	case "client|id", "client|info", "client|getname", "client|setname", "client|setinfo", "client|no-evict", "client|list", "client|kill",
-		"client|pause", "client|unpause", "client|help", "client|unblock",
-		"auth", "role", "readonly", "readwrite", "asking":
+		"client|pause", "client|unpause", "client|unblock",
+		"auth", "role", "readonly", "readwrite", "asking", "command", "config|get":
 		return true
 	}
-	return cmd.Parent != nil && (cmd.Parent.Name == "cluster" || cmd.Parent.Name == "acl")
+	if cmd.Parent == nil {
+		return false
+	}
+	switch cmd.Parent.Name {
+	case "cluster", "acl", "command":
+		return true
+	}
+	return strings.HasSuffix(cmd.Name, "|help")
 }
 
 // adopt notes a command that the proxy takes part in, and returns what goes into

@@ -159,6 +159,13 @@ func AppendInfo(b []byte, c *Command, resp3 bool) []byte {
 	return w.b
 }
 
+// AppendKeyFlags appends the set of flags that COMMAND GETKEYSANDFLAGS gives for a key.
+func AppendKeyFlags(b []byte, flags KeyFlags, resp3 bool) []byte {
+	w := respWriter{b, resp3}
+	w.bits("", uint64(flags), keyFlagNames[:])
+	return w.b
+}
+
 // AppendDocs appends the name and the documentation of c, one key and one value
 // in the map that COMMAND DOCS answers with.
 func AppendDocs(b []byte, c *Command, resp3 bool) []byte {

@@ -215,6 +215,26 @@ func (t *Table) Resolve(args [][]byte) (cmd *Command, err string) {
 	return c, ""
 }
 
+// Called returns the command or subcommand that args call, whatever their number; nil if
+// there is none.
+func (t *Table) Called(args [][]byte) *Command {
+	c := t.Lookup(args[0])
+	if c == nil || len(c.Subs) == 0 || len(args) == 1 {
+		return c
+	}
+	return c.Sub(args[1])
+}
+
+// MayHaveKeys reports whether COMMAND GETKEYS looks for keys of the command at all.
+func (c *Command) MayHaveKeys() bool {
+	for i := range c.KeySpecs {
+		if c.KeySpecs[i].Flags&KeyNotKey == 0 {
+			return true
+		}
+	}
+	return c.Has(MovableKeys)
+}
+
 // AcceptsCount reports whether n arguments, the name(s) included, satisfy the
 // command's arity.
 func (c *Command) AcceptsCount(n int) bool {
