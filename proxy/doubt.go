@@ -40,10 +40,11 @@ const scriptPatience = int64(100 * time.Millisecond)
 
 // stuck reports whether a script has been running on the lane for so long that
 // requests behind it should not wait for its end: on a connection of their own they
-// get Redis' -BUSY, and can stop it.
+// get Redis' -BUSY, and can stop it. The same for a module's command, which may block its
+// client without being flagged as one that does.
 func (ln *lane) stuck(now int64) bool {
 	r := ln.inflight.head
-	return ln.kind == laneShared && ln.greeted && r != nil && r.runsScript() && now-max(r.sentAt, ln.lastRead) > scriptPatience
+	return ln.kind == laneShared && ln.greeted && r != nil && (r.runsScript() || r.cmd != nil && r.cmd.Has(command.Module)) && now-max(r.sentAt, ln.lastRead) > scriptPatience
 }
 
 // sidestep moves what comes next to another connection if a script is running on

@@ -100,6 +100,7 @@ func New(opts Options) (*Server, error) {
 	s.commands.Store(&vocabulary{command.Builtin(), newHandlers(&opts, command.Builtin())})
 	if len(opts.Backend.Commands) > 0 {
 		s.AdoptCommands(opts.Backend.Commands)
+		s.opts.Backend.Commands = nil // a list is merged once; the table has it
 	}
 	s.denials.limit = opts.Auth.LogLength
 	if src.pubsub {

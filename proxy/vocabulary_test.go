@@ -2,14 +2,17 @@ package proxy_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/cluster/discovery"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/proxytest"
 	"cosky-proxy/router/command"
 )
@@ -157,6 +160,62 @@ func TestModuleWritesVoidTheCache(t *testing.T) {
 			t.Errorf("after %s the old value was served", write)
 		}
 	}
+}
+
+// A backend that does not let the proxy list its commands is served with the built-in
+// table. It is logged once, however often the list is asked for.
+func TestBackendThatListsNothing(t *testing.T) {
+	var asked atomic.Int64
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "COMMAND":
+			if len(args) == 1 {
+				asked.Add(1)
+			}
+			return "-NOPERM this user has no permissions to run the 'command' command\r\n"
+		case "INFO":
+			return bulkOf("redis_version:7.0.15\r\nredis_mode:standalone\r\n")
+		case "MODULE":
+			return "*0\r\n"
+		case "HSETEX":
+			return ":1\r\n"
+		}
+		return ""
+	})
+	var log lockedBuffer
+	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{f.Addr}}, func(o *proxy.Options) {
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	c := clustertest.Dial(t, p.Addr)
+	expectReply(t, c, "HSETEX k FIELDS 1 f v", ":1\r\n")
+	expectReply(t, c, "nosuch", "-ERR unknown command 'nosuch', with args beginning with: \r\n")
+	clustertest.Await(t, "a second attempt", func() error {
+		if asked.Load() < 2 {
+			return fmt.Errorf("asked %d times", asked.Load())
+		}
+		return nil
+	})
+	if n := strings.Count(log.String(), "cannot list the backend's commands"); n != 1 {
+		t.Errorf("logged %d times: %s", n, log.String())
+	}
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func TestModuleLoadedLater(t *testing.T) {

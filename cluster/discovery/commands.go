@@ -19,13 +19,13 @@ type catalog struct {
 	wake chan struct{} // after every attempt at a snapshot; one slot
 
 	// owned by Start, then by the goroutine of run
-	links  linkSet
-	seen   string // fingerprint of what was listed last
-	failed bool   // the last attempt failed, and was logged
+	links linkSet
+	seen  string        // fingerprint of what was listed last
+	pause time.Duration // until the next attempt; 0: the last one did not fail
 }
 
-// catalogPause is the time between two attempts to list the commands when the first
-// one failed.
+// catalogPause is the time until the commands are asked for again when that failed; it
+// doubles up to the interval between snapshots.
 const catalogPause = time.Second
 
 func newCatalog(d *Discovery) *catalog {
@@ -36,8 +36,8 @@ func (c *catalog) run(ctx context.Context) {
 	defer c.links.close()
 	for {
 		var retry <-chan time.Time
-		if c.failed {
-			retry = time.After(catalogPause)
+		if c.pause > 0 {
+			retry = time.After(c.pause)
 		}
 		select {
 		case <-ctx.Done():
@@ -64,12 +64,16 @@ func (c *catalog) refresh(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 		return
-	case err != nil && !c.failed:
-		c.d.opts.Logger.Warn("cannot list the backend's commands, going on with those known so far", "cause", err)
-	case err == nil && len(cmds) > 0:
+	case err != nil:
+		if c.pause == 0 {
+			c.d.opts.Logger.Warn("cannot list the backend's commands, going on with those known so far", "cause", err)
+		}
+		c.pause = min(max(2*c.pause, catalogPause), c.d.opts.RefreshInterval)
+		return
+	case len(cmds) > 0:
 		c.d.publishCommands(cmds)
 	}
-	c.failed = err != nil
+	c.pause = 0
 }
 
 // ask takes the first primary that answers. No commands: they are those of the last time.
