@@ -15,7 +15,8 @@
 // (connection.go), logins (auth.go), transactions (transaction.go), blocking commands (pin.go), Pub/Sub
 // (subscribe.go), scripts (scripts.go), INFO (info.go), commands split or sent to every
 // shard (scatter.go), requests too large to hold (upload.go). Replies that speak of the
-// backend's state are followed up in redirect.go. The near-cache is used in cached.go; events.go
+// backend's state are followed up in redirect.go. Which commands there are the backend
+// says (vocabulary.go, inquiry.go). The near-cache is used in cached.go; events.go
 // feeds it from CoSky's Pub/Sub.
 //
 // # Lanes and pins
@@ -39,7 +40,7 @@
 //
 // # Concurrency
 //
-// Nothing here locks except scriptMemory and eventSource, neither on the path of a
-// plain command or a cache hit. A loop's fields belong to its goroutine; other
+// Nothing here locks except scriptMemory, eventSource and Server.mu (a change of the
+// vocabulary), none on the path of a plain command or a cache hit. A loop's fields belong to its goroutine; other
 // goroutines use netloop.Loop.Post. Handlers must not block.
 package proxy
