@@ -41,6 +41,6 @@
 // # Concurrency
 //
 // Nothing here locks except scriptMemory, eventSource and Server.mu (a change of the
-// vocabulary), none on the path of a plain command or a cache hit. A loop's fields belong to its goroutine; other
-// goroutines use netloop.Loop.Post. Handlers must not block.
+// vocabulary), none on the path of a plain command or a cache hit. A loop's fields
+// belong to its goroutine; other goroutines use netloop.Loop.Post. Handlers must not block.
 package proxy

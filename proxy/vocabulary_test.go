@@ -200,24 +200,6 @@ func TestBackendThatListsNothing(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that several goroutines write.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func TestModuleLoadedLater(t *testing.T) {
 	m, f, p := startModuleServer(t)
 	a, b := clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)
