@@ -448,6 +448,9 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 		s.delayed.push(r)
 	case addr == "" || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
 		if !l.later(r) {
+			if addr != "" { // a module found a key there that the table could not tell
+				cause = "no node serves all of its keys, the last one said " + cause
+			}
 			l.abort(r, "EXECABORT Transaction discarded because of: "+cause)
 		}
 	default:

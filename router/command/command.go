@@ -224,8 +224,12 @@ func (c *Command) derive() {
 	if s.Begin != BeginIndex || s.Index < 1 || s.Find != FindRange || s.KeyStep < 1 || s.Flags&(KeyNotKey|KeyIncomplete) != 0 {
 		return
 	}
-	// What else a module's command touches nobody says: it never takes the short way.
-	if s.LastKey == 0 && c.Flags&Module == 0 {
+	// What else a module's command touches, or how its answers are put together, nobody says:
+	// it never takes the short way, nor is it split.
+	if c.Flags&Module != 0 {
+		return
+	}
+	if s.LastKey == 0 {
 		c.SingleKey, c.KeyPos = true, s.Index
 	}
 	if c.Request == RequestMultiShard && s.Index == 1 && s.LastKey == -1 && s.Limit == 0 {

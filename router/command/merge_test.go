@@ -144,6 +144,19 @@ func TestMergeBelievesTheBackend(t *testing.T) {
 	}
 }
 
+// Of a module's commands only what they say is taken for granted.
+func TestModuleCommandsAreTakenCarefully(t *testing.T) {
+	merged := merge(t, builtin,
+		entry("mod.get", 2, list("readonly", "module"), list(), list(spec(1, 0, "RO"))),
+		entry("mod.mget", -2, list("readonly", "module"), list("request_policy:multi_shard"), list(spec(1, -1, "RO"))),
+	)
+	for _, name := range []string{"mod.get", "mod.mget"} {
+		if c := merged.Lookup([]byte(name)); c.SingleKey || c.Split != 0 || len(c.KeySpecs) != 1 {
+			t.Errorf("%s: single key %t, split %d, %d key specs", name, c.SingleKey, c.Split, len(c.KeySpecs))
+		}
+	}
+}
+
 func TestRename(t *testing.T) {
 	merged := merge(t, builtin, entry("get", 2, list("readonly"), list(), list(spec(1, 0, "RO"))))
 	rename := func(name string, entries ...any) *Table {
