@@ -130,13 +130,20 @@ func TestCLIOnTerminal(t *testing.T) {
 			t.Parallel()
 			p := binary.Start(t, "--backend", standalone(t).url)
 			screen := openTerminal(t, "redis-cli", "-p", port(p.Addr), version)
-			screen.await(p.Addr + "> ")
-			screen.enter("SET greeting \"hello world\"", "OK")
-			screen.enter("GET greeting", `"hello world"`)
-			screen.enter("HELP GETRANGE", "Get a substring of the string stored at a key")
-			screen.enter("MULTI", p.Addr+"(TX)> ")
-			screen.enter("GET greeting", "QUEUED")
-			screen.enter("EXEC", `1) "hello world"`)
+			ask := func(line, text string) {
+				t.Helper()
+				screen.await("> ") // what is typed before the prompt is lost
+				screen.enter(line, text)
+			}
+			screen.await(p.Addr)
+			ask("SET greeting \"hello world\"", "OK")
+			ask("GET greeting", `"hello world"`)
+			ask("HELP GETRANGE", "Get a substring of the string stored at a key")
+			ask("MULTI", "OK")
+			screen.await(p.Addr + "(TX)")
+			ask("GET greeting", "QUEUED")
+			ask("EXEC", `1) "hello world"`)
+			screen.await("> ")
 			screen.enter("SUBSCRIBE news", `3) (integer) 1`)
 			if got := clustertest.Dial(t, p.Addr).Do("PUBLISH", "news", "extra"); got != ":1\r\n" {
 				t.Errorf("PUBLISH: got %q", got)
