@@ -21,19 +21,39 @@ const Deadline = 30 * time.Second
 // busOffset is the distance from a node's port to its cluster bus port.
 const busOffset = 10000
 
-// FreePort returns a loopback port P that was free a moment ago, with P+10000
-// (the cluster bus) free too. Both lie below the range from which the kernel
-// takes the ports of outgoing connections, so only another caller can take it.
+// FreePort returns a loopback port P that is free, with P+10000 (the cluster bus) free
+// too. Both lie below the range from which the kernel takes the ports of outgoing
+// connections, and P is reserved among the test processes of this machine until this
+// one ends, so nobody who plays by these rules can take it.
 func FreePort(t TB) int {
 	t.Helper()
 	for range 200 {
 		port := 10001 + rand.IntN(12000)
-		if portFree(port) && portFree(port+busOffset) {
+		if reserve(t, port) && portFree(port) && portFree(port+busOffset) {
 			return port
 		}
 	}
 	t.Fatalf("cannot find a free port")
 	return 0
+}
+
+// reserve takes the lock that stands for a port. Nothing gives it back: the kernel does
+// when the process ends.
+func reserve(t TB, port int) bool {
+	t.Helper()
+	dir := filepath.Join(os.TempDir(), "cosky-proxy-test-ports")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		t.Fatalf("cannot make a directory for port locks: %v", err)
+	}
+	fd, err := syscall.Open(filepath.Join(dir, strconv.Itoa(port)), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o666)
+	if err != nil {
+		t.Fatalf("cannot open the lock of port %d: %v", port, err)
+	}
+	if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		syscall.Close(fd)
+		return false
+	}
+	return true
 }
 
 func portFree(port int) bool {
