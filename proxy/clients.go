@@ -75,58 +75,6 @@ func (s *session) clientAlone(cmd *command.Command, args [][]byte, _ []byte) boo
 	return true
 }
 
-func (s *session) clientHelp(cmd *command.Command, _ [][]byte, _ []byte) bool {
-	lines := strings.Split(strings.TrimSpace(clientHelp), "\n")
-	return s.answer(cmd, func(b []byte) []byte {
-		b = resp.AppendArray(b, len(lines))
-		for _, line := range lines {
-			b = resp.AppendString(b, line)
-		}
-		return b
-	})
-}
-
-const clientHelp = `
-CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
-CACHING (YES|NO)
-    Whether the reads of the next command are tracked, in OPTIN and OPTOUT mode.
-GETREDIR
-    The client that invalidation messages of this connection are redirected to.
-GETNAME
-    The name of this connection.
-ID
-    The ID of this connection.
-INFO
-    What CLIENT LIST says of this connection.
-KILL <ip:port>
-    Close the connection of the client with this address.
-KILL <option> <value> [<option> <value> [...]]
-    Close the connections that match: ADDR, LADDR, ID, TYPE, USER, SKIPME, MAXAGE.
-LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB) | ID <id> [<id> ...]]
-    The clients of this proxy.
-NO-EVICT (ON|OFF)
-    Accepted: cosky-proxy evicts no clients.
-NO-TOUCH (ON|OFF)
-    Whether this connection's reads leave the keys' access times alone.
-PAUSE <timeout> [WRITE|ALL]
-    Hold the commands of all clients, or those that write, for <timeout> milliseconds.
-REPLY (ON|OFF|SKIP)
-    Whether this connection gets replies.
-SETINFO <option> <value>
-    Set LIB-NAME or LIB-VER of this connection.
-SETNAME <name>
-    Name this connection.
-TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> [...]] [OPTIN] [OPTOUT] [NOLOOP]
-    Server assisted client side caching.
-TRACKINGINFO
-    The tracking state of this connection.
-UNBLOCK <clientid> [TIMEOUT|ERROR]
-    Unblock a client that waits in a blocking command.
-UNPAUSE
-    End a PAUSE.
-HELP
-    Print this help.`
-
 func (s *session) clientInfo(cmd *command.Command, _ [][]byte, raw []byte) bool {
 	line := s.describe(nil, s.loop.now(), len(raw))
 	return s.answer(cmd, func(b []byte) []byte { return s.appendText(b, line) })

@@ -99,7 +99,9 @@ func (a *audience) feed(n *node) (f *feed, cause string) {
 				}
 				return
 			case err == nil:
-				f.conn, err = l.nl.Attach(nc, f)
+				if f.conn, err = l.nl.Attach(nc, f); err == nil {
+					l.srv.own.Store(f.conn.LocalAddr(), lanePin)
+				}
 			}
 			if err != nil {
 				n.unreachable(err)
@@ -395,6 +397,7 @@ func (f *feed) lost(err error) {
 	h := f.audience.hub
 	delete(f.audience.feeds, f.node.addr)
 	if f.conn != nil {
+		h.loop.srv.own.Delete(f.conn.LocalAddr())
 		f.conn.Close()
 	}
 	if len(f.links) > 0 {

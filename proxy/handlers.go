@@ -44,7 +44,7 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).hello, "hello")
 	set((*session).auth, "auth")
 	setAll((*session).clientAlone, "client")
-	set((*session).clientHelp, "client|help")
+	set(nil, "client|help") // the backend has the text
 	set((*session).clientID, "client|id")
 	set((*session).clientGetName, "client|getname")
 	set((*session).clientSetName, "client|setname")
@@ -114,7 +114,7 @@ func newHandlers(o *Options, t *command.Table) []handler {
 		setAll((*session).command, "command")
 		setAll((*session).embeddedConfig, "config")
 		for _, cmd := range t.All() {
-			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "client" && cmd.Parent.Name != "cluster" {
+			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "cluster" {
 				hs[cmd.ID] = (*session).help
 			}
 		}

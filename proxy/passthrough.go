@@ -205,7 +205,7 @@ func (g *passGuard) closeLanes(c *credential) {
 	for _, n := range g.loop.nodes {
 		for ln := range n.opened {
 			switch {
-			case ln.key.as != c || ln.owner != nil:
+			case ln.key.as != c || ln.owner != nil || ln.ear != nil:
 			case ln.inflight.len == 0:
 				ln.fail("")
 			case ln.kind == laneShared:
