@@ -12,10 +12,12 @@
 //	lane.OnData → take → reply → finish → session's output
 //
 // What is not simply forwarded has a handler (handlers.go): connection state
-// (connection.go), logins (auth.go), transactions (transaction.go), blocking commands (pin.go), Pub/Sub
-// (subscribe.go, publish.go; hub.go shares subscriptions, feed.go is a connection that has
-// them, roster.go counts clients), scripts (scripts.go), INFO (info.go), commands split or sent to every
-// shard (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
+// (connection.go), logins (auth.go), CLIENT (clients.go, pause.go, mute.go), client
+// tracking (tracking.go, ear.go), MONITOR (monitor.go), transactions (transaction.go),
+// blocking commands (pin.go, unblock.go, wait.go), Pub/Sub (subscribe.go, publish.go;
+// hub.go shares subscriptions, feed.go is a connection that has them, roster.go counts
+// clients), scripts (scripts.go), INFO (info.go), commands split or sent to every shard
+// (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
 // backend's state are followed up in redirect.go. Which commands there are the backend
 // says (vocabulary.go, inquiry.go). The near-cache is used in cached.go; events.go
 // feeds it from CoSky's Pub/Sub.
@@ -25,7 +27,8 @@
 // A lane is shared by all sessions of a loop that need the same connection state:
 // protocol version, database and, where clients log in at the backend, login. Replies are copied, never converted, hence a lane
 // per protocol. State that cannot be shared (WATCH, a blocking command, a request of half a
-// gigabyte) takes a pin: the same type, leased to one session.
+// gigabyte) takes a pin: the same type, leased to one session. A session whose state is
+// to last has a home (home.go): a pin per node, on which all of its commands travel.
 //
 // # Order
 //
