@@ -198,6 +198,9 @@ func TestClientPause(t *testing.T) {
 		}
 		return nil
 	})
+	if got := control.Do("INFO", "clients"); !strings.Contains(got, "connected_clients:5\r\n") || !strings.Contains(got, "blocked_clients:4\r\n") {
+		t.Errorf("5 clients, 4 of them held: INFO says %q", got)
+	}
 	if got := clustertest.Dial(t, backend.Addr).Do("EXISTS", "n"); got != ":0\r\n" {
 		t.Errorf("a write was executed during the pause: EXISTS says %q", got)
 	}

@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,11 +127,15 @@ func (a *infoAnswer) complete(l *loop) {
 	switch {
 	case len(a.texts) == 0 && a.refusal != nil:
 		a.done(a.refusal)
-	case !a.own:
+	case !a.own && !a.aboutClients():
 		a.send(l, a.text(l))
 	default:
 		l.gatherStats(func(sum stats.Snapshot) {
-			b := []byte(a.text(l))
+			b := []byte(presentClients(a.text(l), &sum))
+			if !a.own {
+				a.send(l, string(b))
+				return
+			}
 			if len(b) > 0 {
 				b = append(b, "\r\n"...)
 			}
@@ -149,6 +155,32 @@ func (a *infoAnswer) text(l *loop) string {
 		text = info.Aggregate(a.texts, map[string]string{"role": "master"})
 	}
 	return l.srv.presentMode(text)
+}
+
+// aboutClients reports whether the section of clients was asked for.
+func (a *infoAnswer) aboutClients() bool {
+	return slices.ContainsFunc(a.texts, func(text string) bool { return strings.Contains(text, "connected_clients:") })
+}
+
+// presentClients makes INFO speak of the proxy's clients instead of its connections to
+// the backend. A client that is held here is blocked, as it would be there.
+func presentClients(text string, sum *stats.Snapshot) string {
+	text = replaceField(text, "connected_clients", func(int64) int64 { return sum.Clients })
+	return replaceField(text, "blocked_clients", func(there int64) int64 { return there + sum.Paused })
+}
+
+// replaceField changes the number in the line "name:number" of an INFO.
+func replaceField(text, name string, change func(int64) int64) string {
+	before, after, found := strings.Cut(text, "\r\n"+name+":")
+	if !found {
+		return text
+	}
+	old, rest, _ := strings.Cut(after, "\r\n")
+	n, err := strconv.ParseInt(old, 10, 64)
+	if err != nil {
+		return text
+	}
+	return fmt.Sprintf("%s\r\n%s:%d\r\n%s", before, name, change(n), rest)
 }
 
 func (a *infoAnswer) send(l *loop, text string) {

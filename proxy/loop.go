@@ -305,12 +305,15 @@ func (l *loop) again(r *request, n *node, raw []byte) bool {
 // snapshot copies the loop's counters; it runs on the loop.
 func (l *loop) snapshot() stats.Snapshot {
 	c := &l.stats.Counters
-	c.Clients, c.Subscribers, c.BufferBytes = int64(len(l.sessions)), 0, 0
+	c.Clients, c.Subscribers, c.Paused, c.BufferBytes = int64(len(l.sessions)), 0, 0, 0
 	c.BytesIn, c.BytesOut = l.goneIn, l.goneOut
 	for s := range l.sessions {
 		c.BytesIn += s.conn.Received()
 		c.BytesOut += s.conn.Sent()
 		c.BufferBytes += int64(s.backlog() + s.requestBytes())
+		if s.wait == waitPause {
+			c.Paused++
+		}
 		if s.subscriptions() > 0 {
 			c.Subscribers++
 		}

@@ -7,6 +7,7 @@ type Counters struct {
 	// Clients.
 	Clients        int64  // connected now
 	Subscribers    int64  // of them, in subscribed mode
+	Paused         int64  // of them, held by CLIENT PAUSE
 	Accepted       uint64 // connections taken on
 	Rejected       uint64 // connections refused because clients.max was reached
 	Cut            uint64 // clients closed because they did not read their replies or messages
@@ -148,6 +149,7 @@ func (s *Snapshot) node(addr string) *Node {
 func (c *Counters) add(o *Counters) {
 	c.Clients += o.Clients
 	c.Subscribers += o.Subscribers
+	c.Paused += o.Paused
 	c.Accepted += o.Accepted
 	c.Rejected += o.Rejected
 	c.Cut += o.Cut
