@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"cosky-proxy/router/command"
@@ -95,18 +97,38 @@ func (l *loop) unsuspend() {
 
 // suspended reports whether a pause holds the command; then it comes again when the
 // pause is over. Redis holds at the same point: whatever it would refuse is refused.
-func (s *session) suspended(cmd *command.Command) bool {
+func (s *session) suspended(cmd *command.Command, args [][]byte) bool {
 	p := &s.loop.paused
-	if p.kind == pauseWrites && !cmd.MayWrite() && !(cmd.Name == "exec" && s.tx != nil && s.tx.mayWrite()) {
+	if p.kind == pauseWrites && !s.loop.mayReplicate(cmd, args) && !(cmd.Name == "exec" && s.tx != nil && s.tx.replicates) {
 		return false
 	}
 	p.held = append(p.held, s)
 	return s.pause(waitPause)
 }
 
-func (tx *transaction) mayWrite() bool {
-	for _, cmd := range tx.cmds {
-		if cmd.MayWrite() {
+// mayReplicate reports whether the command may send something to replicas. A script
+// that says it does not write is believed, as by Redis; of a function nothing is known here.
+func (l *loop) mayReplicate(cmd *command.Command, args [][]byte) bool {
+	if !cmd.MayWrite() {
+		return false
+	}
+	switch cmd.Name {
+	case "eval":
+		return !writesNothing(string(args[1]))
+	case "evalsha":
+		return !writesNothing(l.srv.scripts.text(args[1]))
+	}
+	return true
+}
+
+// writesNothing reports whether a script has the flag no-writes in its first line.
+func writesNothing(text string) bool {
+	line, _, _ := strings.Cut(text, "\n")
+	if !strings.HasPrefix(line, "#!") {
+		return false
+	}
+	for _, word := range strings.Fields(line) {
+		if flags, found := strings.CutPrefix(word, "flags="); found && slices.Contains(strings.Split(flags, ","), "no-writes") {
 			return true
 		}
 	}

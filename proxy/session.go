@@ -211,7 +211,7 @@ func (s *session) dispatch(req *resp.Request) bool {
 		s.reject(req.Args[0], errOutside)
 		return true
 	}
-	if l.paused.kind != pauseNone && s.monitor == nil && s.suspended(cmd) {
+	if l.paused.kind != pauseNone && s.monitor == nil && s.suspended(cmd, req.Args) {
 		return false
 	}
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {

@@ -20,21 +20,22 @@ type transaction struct {
 	aborted  bool // a command was refused: EXEC will be, too
 	lostPin  bool // the watching connection broke: EXEC must not run
 
-	begin   []byte // MULTI, as the client sent it
-	cmds    []*command.Command
-	lengths []int  // of each command in block
-	block   []byte // the commands, as they are sent
-	touches []touch
-	barrier bool
-	target  target
-	routed  bool // target is decided by a key seen so far
-	infos   []queuedInfo
-	own     []own // those of cmds that the proxy takes part in
-	sub     subscribing
-	scripts bool     // it calls scripts or functions
-	shas    [][]byte // digests of the scripts it calls, to be known where it runs
-	texts   []string // scripts it carries, to be remembered once it runs
-	flushes bool     // what was known before them is to be forgotten
+	begin      []byte // MULTI, as the client sent it
+	replicates bool   // a command may send something to replicas
+	cmds       []*command.Command
+	lengths    []int  // of each command in block
+	block      []byte // the commands, as they are sent
+	touches    []touch
+	barrier    bool
+	target     target
+	routed     bool // target is decided by a key seen so far
+	infos      []queuedInfo
+	own        []own // those of cmds that the proxy takes part in
+	sub        subscribing
+	scripts    bool     // it calls scripts or functions
+	shas       [][]byte // digests of the scripts it calls, to be known where it runs
+	texts      []string // scripts it carries, to be remembered once it runs
+	flushes    bool     // what was known before them is to be forgotten
 
 	pin     *lane      // watches, or is where the transaction is live; nil: neither
 	watches int        // WATCH commands so far
@@ -139,6 +140,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 	}
 	tx.touches = append(tx.touches, e.touches...)
 	tx.barrier = tx.barrier || e.barrier
+	tx.replicates = tx.replicates || l.mayReplicate(cmd, args)
 	tx.cmds = append(tx.cmds, cmd)
 	tx.lengths = append(tx.lengths, len(raw))
 	tx.block = append(tx.block, raw...)
