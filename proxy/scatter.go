@@ -37,6 +37,7 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 	if lanes == nil {
 		return !wait
 	}
+	e.hushes = s.home != nil // Redis announces what a command has changed after its reply
 	sc := s.open(cmd, router.MergeFor(cmd), len(shares), e)
 	sc.answers.Shares = shares
 	for i := range shares {
@@ -58,6 +59,7 @@ func (s *session) scatterAll(cmd *command.Command, args [][]byte, raw []byte, e 
 		s.refuse(errUnbound)
 		return true
 	}
+	e.hushes = s.home != nil // see scatterKeys
 	var sc *scatter
 	var ok bool
 	if router.ScopeOf(cmd) == router.AllNodes {
@@ -282,10 +284,13 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 		merged = sc.after(l, !failed, merged)
 	}
 	l.countReply(p.cmd, p.sentAt, failed)
-	if p.barrier && l.raise(p, nil, merged) {
-		return
+	switch {
+	case p.barrier && l.raise(p, nil, merged):
+	case p.sink != nil: // a part of EXEC's reply
+		l.deliver(p, merged)
+	default:
+		l.finish(p, merged)
 	}
-	l.finish(p, merged)
 }
 
 // countReply counts the answer of a command that no single node gave.

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -96,6 +97,23 @@ func TestClusterWideCommands(t *testing.T) {
 			}
 		}
 	})
+	t.Run("MIGRATE", func(t *testing.T) {
+		elsewhere := clustertest.StartRedis(t)
+		one, tagged := keyOf("one", 2), "{"+keyOf("t", 1)+"}"
+		conn.Do("MSET", one, "v", tagged+"a", "v", tagged+"b", "v")
+		port := strconv.Itoa(elsewhere.Port)
+		for _, args := range [][]string{
+			{"MIGRATE", "127.0.0.1", port, one, "0", "1000"},
+			{"MIGRATE", "127.0.0.1", port, "", "0", "1000", "KEYS", tagged + "a", tagged + "b"},
+		} {
+			if got := conn.Do(args...); got != "+OK\r\n" {
+				t.Errorf("%q: got %q", args, got)
+			}
+		}
+		if got := elsewhere.Text("EXISTS", one, tagged+"a", tagged+"b"); got != "3" {
+			t.Errorf("%s of 3 keys have arrived", got)
+		}
+	})
 	t.Run("keys of one slot", func(t *testing.T) {
 		conn.Do("MSET", "x{1}", "v", "y{1}", "v", "z", "v")
 		expectReply(t, conn, "KEYS x{1}*", "*1\r\n$4\r\nx{1}\r\n")
@@ -104,10 +122,33 @@ func TestClusterWideCommands(t *testing.T) {
 			t.Errorf("KEYS ?{1}: got %q", got)
 		}
 	})
-	t.Run("not within a transaction", func(t *testing.T) {
-		expectReply(t, conn, "MULTI", "+OK\r\n")
-		expectReply(t, conn, "DBSIZE", "-ERR 'dbsize' concerns all shards of the Redis Cluster, but a transaction is executed by one\r\n")
-		expectReply(t, conn, "EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n")
+	t.Run("within a transaction", func(t *testing.T) {
+		key := keyOf("tx", 1)
+		for _, tt := range [][2]string{
+			{"MULTI", "+OK\r\n"}, {"FLUSHALL", "+QUEUED\r\n"}, {"SET " + key + " v", "+QUEUED\r\n"}, {"DBSIZE", "+QUEUED\r\n"},
+			{"CONFIG SET hz nonsense", "+QUEUED\r\n"}, {"CONFIG SET hz 12", "+QUEUED\r\n"}, {"GET " + key, "+QUEUED\r\n"}, {"KEYS *", "+QUEUED\r\n"},
+		} {
+			expectReply(t, conn, tt[0], tt[1])
+		}
+		conn.Send(oneWrite([]string{"EXEC"}, []string{"DBSIZE"}))
+		want := "*7\r\n+OK\r\n+OK\r\n:1\r\n-ERR CONFIG SET failed (possibly related to argument 'hz') - argument couldn't be parsed into an integer\r\n" +
+			"+OK\r\n$1\r\nv\r\n*1\r\n" + bulkOf(key)
+		if got := conn.ReadReply(); got != want {
+			t.Errorf("EXEC: got %q, want %q", got, want)
+		}
+		conn.Expect(":1\r\n")
+		for _, r := range c.Nodes {
+			if got := fmt.Sprint(r.Do("CONFIG", "GET", "hz")); got != "map[hz:12]" {
+				t.Errorf("%s: got %s", r.Addr, got)
+			}
+		}
+		for _, command := range []string{"SCAN 0", "SCRIPT KILL", "DEBUG SLEEP 0"} {
+			expectReply(t, conn, "MULTI", "+OK\r\n")
+			if got := conn.Do(strings.Fields(command)...); !strings.Contains(got, "inside MULTI concerns all shards of the Redis Cluster") {
+				t.Errorf("%s: got %q", command, got)
+			}
+			expectReply(t, conn, "EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n")
+		}
 	})
 	t.Run("keys of several slots", func(t *testing.T) {
 		node := clustertest.Dial(t, c.Nodes[0].Addr)
