@@ -88,9 +88,12 @@ var outsideMulti = strings.Fields(`hello scan pubsub|channels`)
 // notOnCluster commands answer otherwise than a cluster's node does: what the proxy
 // shows is not a cluster.
 var notOnCluster = map[string]string{
-	"scan":    "its cursors are those of all shards",
-	"dbsize":  "a sum that a transaction cannot have; compared outside it by its own test",
-	"lolwut":  "shows the version only, the same everywhere",
+	"scan":   "its cursors are those of all shards",
+	"dbsize": "a sum that a transaction cannot have; compared outside it by its own test",
+	"lolwut": "shows the version only, the same everywhere",
+	"pubsub": "as publish", "pubsub|help": "as publish", "pubsub|channels": "as publish", "pubsub|numpat": "as publish", "pubsub|numsub": "as publish",
+	"pubsub|shardchannels": "as publish", "pubsub|shardnumsub": "as publish", "move": "one database", "swapdb": "one database",
+	"debug":   "concerns one server",
 	"publish": "counts one node's subscribers", "spublish": "counts one node's subscribers",
 }
 

@@ -49,7 +49,7 @@ func TestStandalone(t *testing.T) {
 func TestCluster(t *testing.T) { startCluster(t).run(t) }
 
 // neverWorks are exercised commands that a plain server always refuses.
-var neverWorks = strings.Fields(`acl client command|getkeysandflags config debug function latency memory module object object|freq pubsub script slowlog xgroup xinfo`)
+var neverWorks = strings.Fields(`acl client command|getkeysandflags config debug function latency memory module object pubsub script slowlog xgroup xinfo`)
 
 // TestEveryCommand calls every command of the table in many forms, so that none is
 // left to chance, and makes sure that each has worked.
