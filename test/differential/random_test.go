@@ -283,10 +283,12 @@ func (r *random) sameWay(c []string) bool {
 	}
 	cmd, problem := command.Builtin().Resolve(args)
 	switch {
-	case problem != "", cmd.Split == 0:
+	case problem != "":
 		return true
-	case (len(c)-1)%cmd.Split != 0: // a node looks at the slots first
+	case cmd.Step == 2 && len(c)%2 == 0: // MSET with half a pair: a node looks at the slots first
 		return false
+	case cmd.Split == 0:
+		return true
 	}
 	keys, _ := cmd.Keys(args, nil)
 	for _, k := range keys {
