@@ -349,6 +349,34 @@ func TestStartsBeforeItsBackend(t *testing.T) {
 	}
 }
 
+// A backend that comes up late and wants another password is as wrong as one that does so
+// at the start: the log says it, once.
+func TestLateBackendRefuses(t *testing.T) {
+	t.Parallel()
+	server := clustertest.StartRedis(t, "--requirepass", "right")
+	server.Stop()
+	p := binary.StartEarly(t, "--backend", "redis://:hunter2@"+server.Addr)
+	server.Restart()
+	const cause = "can be reached, but not used"
+	p.Await("the log to say why", func() error {
+		if log := p.Log(); !strings.Contains(log, cause) || !strings.Contains(log, "WRONGPASS") {
+			return fmt.Errorf("it says %s", log)
+		}
+		return nil
+	})
+	server.Do("CONFIG", "SET", "requirepass", "hunter2")
+	c := clustertest.Dial(t, p.Addr)
+	p.Await("the right password to be accepted", func() error {
+		if got := c.Do("PING"); got != "+PONG\r\n" {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	if log := p.Log(); strings.Count(log, cause) != 1 || strings.Contains(log, "hunter2") {
+		t.Errorf("the log says %s", log)
+	}
+}
+
 // Without any option the proxy demonstrates itself, and takes its server along when it goes.
 func TestEmbeddedBackend(t *testing.T) {
 	t.Parallel()

@@ -70,6 +70,7 @@ type Discovery struct {
 	vouches map[*cluster.Node]context.CancelFunc
 	vouchWG sync.WaitGroup
 	down    bool // the last snapshot failed, and was logged
+	wrong   bool // what comes up for the first time is not what is configured, and this was logged
 
 	// atomic
 	current atomic.Pointer[cluster.Topology]
@@ -216,6 +217,11 @@ func (d *Discovery) update(ctx context.Context) error {
 // report logs the beginning and the end of an outage, once each.
 func (d *Discovery) report(err error) {
 	switch {
+	case err != nil && d.Current() == nil && !Unreachable(err):
+		if !d.wrong {
+			d.opts.Logger.Error("the backend can be reached, but not used; trying on", "cause", err)
+		}
+		d.wrong = true
 	case err != nil && !d.down:
 		d.opts.Logger.Warn("cannot refresh the topology, keeping the last one", "cause", err)
 	case err == nil && d.down:
