@@ -119,6 +119,16 @@ func New(version uint64, mode Mode, shards []Shard) (*Topology, error) {
 	return t, nil
 }
 
+// Unknown is the topology of a backend that has not been reached yet: version 0, no
+// shard. Every other one replaces it.
+func Unknown(mode Mode) *Topology {
+	t := &Topology{Mode: mode}
+	for s := range t.shardOf {
+		t.shardOf[s] = NoShard
+	}
+	return t
+}
+
 // NewSingle is the topology of one primary that owns every slot.
 func NewSingle(version uint64, mode Mode, primary *Node) *Topology {
 	t, err := New(version, mode, []Shard{{Primary: primary, Ranges: []slot.Range{slot.All()}}})

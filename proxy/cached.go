@@ -208,7 +208,7 @@ func (l *loop) life(kind nearcache.Kind, class coskey.Class) int64 {
 	case l.srv.tracks():
 		// From 7.4 on hash fields expire by themselves: PTTL does not tell when, and
 		// their expiry is announced only when the server comes round to it.
-		if kind == nearcache.HGetAll && l.srv.fieldsExpire {
+		if kind == nearcache.HGetAll && l.srv.abilities.Load().fieldsExpire {
 			life = min(life, o.MaxStaleness)
 		}
 	case class.Covered() == coskey.Complete:

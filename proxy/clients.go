@@ -98,7 +98,7 @@ func (s *session) describe(b []byte, now int64, pending int) []byte {
 		}
 	}
 	watch := ""
-	if atLeast(s.loop.srv.opts.Backend.Version, 7, 4) {
+	if atLeast(s.loop.srv.version(), 7, 4) {
 		watch = fmt.Sprintf(" watch=%d", watching)
 	}
 	channels, patterns, shards := s.subscribed()
@@ -359,7 +359,7 @@ func (l *loop) victims(args [][]byte) (v victims, problem string) {
 			v.skipMe = true
 		case equalFold(option, "SKIPME") && equalFold(value, "NO"):
 			v.skipMe = false
-		case equalFold(option, "MAXAGE") && atLeast(l.srv.opts.Backend.Version, 7, 4):
+		case equalFold(option, "MAXAGE") && atLeast(l.srv.version(), 7, 4):
 			if v.age, problem = maxAge(value); problem != "" {
 				return v, problem
 			}

@@ -168,7 +168,7 @@ func (s *session) appendHello(b []byte) []byte {
 	}
 	b = s.appendMap(b, 7)
 	b = appendPair(b, "server", "redis")
-	b = appendPair(b, "version", s.loop.srv.opts.Backend.Version)
+	b = appendPair(b, "version", s.loop.srv.version())
 	b = resp.AppendInt(appendString(b, "proto"), proto)
 	b = resp.AppendInt(appendString(b, "id"), s.id)
 	b = appendPair(b, "mode", s.loop.srv.mode())

@@ -164,6 +164,8 @@ func (a *audience) topic(id topicID) (*topic, string) {
 func (a *audience) places(t *topic) (ns []*node, cause string) {
 	l := a.hub.loop
 	switch {
+	case len(l.shards) == 0:
+		return nil, errNoBackend
 	case t.everywhere:
 		return l.speakers(), ""
 	case t.hint != "":

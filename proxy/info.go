@@ -95,7 +95,7 @@ func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
 		seq = r.seq
 	}
 	if len(targets) == 0 {
-		a.done([]byte("-" + errUnbound + "\r\n"))
+		a.done([]byte("-" + errNoBackend + "\r\n"))
 	}
 	return seq
 }
@@ -258,7 +258,7 @@ func (l *loop) completeInfos(r *request, infos []queuedInfo, answers [][]byte) {
 // embeddedInfo is what clients look for in INFO, for a backend that has none.
 func (s *Server) embeddedInfo() string {
 	return fmt.Sprintf("# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\nrun_id:%040d\r\ntcp_port:0\r\nuptime_in_seconds:%d\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
-		s.opts.Backend.Version, 0, int(time.Since(s.started).Seconds()))
+		s.version(), 0, int(time.Since(s.started).Seconds()))
 }
 
 // gatherStats sums the counters of all loops without stopping any.
@@ -303,7 +303,7 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("proxy_retries", sum.Retries)
 	line("proxy_timeouts", sum.Timeouts)
 	line("proxy_scripts_healed", sum.ScriptsHealed)
-	line("nearcache_sources", s.sources)
+	line("nearcache_sources", s.abilities.Load().sources)
 	line("nearcache_hits", sum.Hits)
 	line("nearcache_misses", sum.Misses)
 	line("nearcache_joined", sum.Joined)

@@ -92,6 +92,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		stats:    stats.NewLoop(0),
 	}
 	l.learn(srv.commands.Load())
+	l.topo = cluster.Unknown(srv.opts.Backend.Mode)
 	l.limits = srv.opts.Clients.limits()
 	l.guard = l.newGuard()
 	l.scripts.shared = srv.scripts
@@ -108,7 +109,9 @@ func (l *loop) now() int64 { return l.nl.Now() }
 const tickInterval = 100 * time.Millisecond
 
 func (l *loop) start() {
-	l.adopt(l.srv.opts.Topology.Current())
+	if t := l.srv.opts.Topology.Current(); t != nil {
+		l.adopt(t)
+	}
 	l.nl.AfterFunc(tickInterval, l.tick)
 }
 
@@ -164,10 +167,10 @@ func (l *loop) reapIdle(now int64) {
 // adopt makes t the loop's topology. Requests in flight keep their lanes; those
 // of a node that owns nothing any more drain and close.
 func (l *loop) adopt(t *cluster.Topology) {
-	if l.topo != nil && t.Version <= l.topo.Version {
+	if t.Version <= l.topo.Version {
 		return
 	}
-	first := l.topo == nil
+	first := len(l.shards) == 0
 	l.topo = t
 	l.shards = l.shards[:0]
 	wanted := make(map[string]bool, len(t.Shards))
@@ -215,10 +218,10 @@ const (
 
 // owner is the node that serves slot, or an error line.
 func (l *loop) owner(slot uint16) (*node, string) {
+	if len(l.shards) == 0 {
+		return nil, errNoBackend
+	}
 	if !l.clusters {
-		if len(l.shards) == 0 {
-			return nil, "ERR cosky-proxy knows no master to send this to"
-		}
 		return l.shards[0], ""
 	}
 	i := l.topo.ShardOf(slot)

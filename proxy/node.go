@@ -178,7 +178,7 @@ func (n *node) tryOut(now int64) {
 		return
 	}
 	n.triedAt = now
-	if ln, _ := n.lane(laneKey{resp3: n.loop.srv.opts.Backend.Tracking}); ln != nil {
+	if ln, _ := n.lane(laneKey{resp3: n.loop.srv.abilities.Load().tracking}); ln != nil {
 		ln.probe = true
 	}
 }

@@ -19,7 +19,7 @@ func (s *session) publish(cmd *command.Command, args [][]byte, raw []byte) bool 
 			p.own = l.srv.roster.receivers(n.addr, p.on)
 		}
 		e.sink = p
-		e.hushes = s.subscriptions() > 0 && l.srv.repliesFirst
+		e.hushes = s.subscriptions() > 0 && l.srv.abilities.Load().repliesFirst
 	}
 	return s.send(cmd, raw, at, e)
 }

@@ -113,6 +113,10 @@ func (s *session) sendToEach(cmd *command.Command, merge router.Merge, raw []byt
 	if s.fetching > 0 && !e.none() {
 		return nil, !s.drain()
 	}
+	if len(nodes) == 0 {
+		s.refuse(errNoBackend)
+		return nil, true
+	}
 	lanes, ok := s.lanesTo(nodes, via)
 	if lanes == nil {
 		return nil, ok
@@ -159,6 +163,10 @@ func (s *session) broadcast(cmd *command.Command, merge router.Merge, raw []byte
 		return nil, !s.drain()
 	}
 	targets := l.everyShard()
+	if len(targets) == 0 {
+		s.refuse(errNoBackend)
+		return nil, true
+	}
 	lanes, wait := s.lanesFor(len(targets), func(i int) target { return targets[i] })
 	if lanes == nil {
 		return nil, !wait

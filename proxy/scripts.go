@@ -330,6 +330,9 @@ func (s *session) scriptExists(cmd *command.Command, args [][]byte, raw []byte) 
 
 // scriptFlush forgets first: what is flushed must not be healed.
 func (s *session) scriptFlush(cmd *command.Command, _ [][]byte, raw []byte) bool {
+	if s.drain() { // a SCRIPT LOAD before it is remembered when it is answered
+		return false
+	}
 	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
 	if sc != nil {
 		s.loop.srv.scripts.flush()

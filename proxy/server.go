@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -21,16 +20,13 @@ import (
 // Server is the proxy: listeners, event loops, and what the loops share.
 type Server struct {
 	// static
-	opts         Options
-	log          *slog.Logger
-	loops        []*loop
-	scripts      *scriptMemory
-	roster       *roster
-	events       *eventSource // nil unless CoSky's Pub/Sub is a source
-	sources      sources
-	fieldsExpire bool // hash fields may expire by themselves (Redis 7.4 and later)
-	repliesFirst bool // who publishes to itself gets the reply before the message (Redis 7.2 and later)
-	started      time.Time
+	opts    Options
+	log     *slog.Logger
+	loops   []*loop
+	scripts *scriptMemory
+	roster  *roster
+	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
+	started time.Time
 
 	// guarded by its own lock
 	denials denialLog
@@ -43,6 +39,7 @@ type Server struct {
 	mu sync.Mutex // of those who change commands
 
 	// atomic
+	abilities  atomic.Pointer[abilities]
 	rules      atomic.Uint64 // bumped when what the backend's users may do may have changed
 	commands   atomic.Pointer[vocabulary]
 	clients    atomic.Int64 // connected
@@ -60,42 +57,21 @@ type Server struct {
 // sources says which invalidation streams an entry depends on.
 type sources struct{ tracking, pubsub bool }
 
-// chooseSources resolves auto by what the backend can do.
-func chooseSources(o *Options) (sources, error) {
-	if o.Cache.Cache == nil {
-		return sources{}, nil
-	}
-	can := o.Backend.Tracking
-	switch o.Cache.Invalidation {
-	case InvalidationAuto:
-		return sources{tracking: can, pubsub: !can}, nil
-	case InvalidationPubSub:
-		return sources{pubsub: true}, nil
-	case InvalidationTracking, InvalidationBoth:
-		if !can {
-			return sources{}, fmt.Errorf("nearcache.invalidation is %q, but the backend offers no client tracking (RESP3 and CLIENT TRACKING, Redis 6 or later)", o.Cache.Invalidation)
-		}
-		return sources{tracking: true, pubsub: o.Cache.Invalidation == InvalidationBoth}, nil
-	}
-	return sources{}, fmt.Errorf("nearcache.invalidation is %q: must be auto, pubsub, tracking, both or off", o.Cache.Invalidation)
-}
-
-func (s *Server) tracks() bool  { return s.sources.tracking }
-func (s *Server) listens() bool { return s.sources.pubsub }
-
 // New builds a server; nothing runs before Run.
 func New(opts Options) (*Server, error) {
-	src, err := chooseSources(&opts)
-	if err != nil {
-		return nil, err
+	var src sources
+	known := opts.Topology.Current() != nil
+	if known {
+		var err error
+		if src, err = chooseSources(&opts); err != nil {
+			return nil, err
+		}
 	}
 	s := &Server{
-		opts: opts, log: opts.Logger, sources: src,
-		scripts:      newScriptMemory(opts.Scripts),
-		roster:       newRoster(),
-		fieldsExpire: atLeast(opts.Backend.Version, 7, 4),
-		repliesFirst: atLeast(opts.Backend.Version, 7, 2),
-		started:      time.Now(),
+		opts: opts, log: opts.Logger,
+		scripts: newScriptMemory(opts.Scripts),
+		roster:  newRoster(),
+		started: time.Now(),
 	}
 	s.commands.Store(&vocabulary{command.Builtin(), newHandlers(&opts, command.Builtin())})
 	if len(opts.Backend.Commands) > 0 {
@@ -103,7 +79,8 @@ func New(opts Options) (*Server, error) {
 		s.opts.Backend.Commands = nil // a list is merged once; the table has it
 	}
 	s.denials.limit = opts.Auth.LogLength
-	if src.pubsub {
+	s.abilities.Store(newAbilities(src, opts.Backend.Version, opts.Backend.Tracking))
+	if src.pubsub || !known && mayListen(&opts) {
 		s.events = newEventSource(s)
 	}
 	for i := range max(opts.Loops, 1) {

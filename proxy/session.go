@@ -221,6 +221,10 @@ func (s *session) dispatch(req *resp.Request) bool {
 		s.reject(req.Args[0], "ERR Can't execute '"+cmd.Name+"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
 		return true
 	}
+	if l.homeless(cmd) {
+		s.refuse(errNoBackend)
+		return true
+	}
 	if h := l.handlers[cmd.ID]; h != nil {
 		return h(s, cmd, req.Args, raw)
 	}

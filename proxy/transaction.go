@@ -39,6 +39,7 @@ type transaction struct {
 
 	pin     *lane      // watches, or is where the transaction is live; nil: neither
 	watches int        // WATCH commands so far
+	watched uint16     // slot of the last one's keys
 	live    *execution // nil: the transaction is queued here only
 }
 
@@ -218,7 +219,8 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 	return raw
 }
 
-// route makes sure that all keys of the transaction share a slot.
+// route makes sure that all keys of the transaction share a slot. A node of a cluster finds
+// out only at EXEC; whoever queues a key of another slot can be told at once.
 func (tx *transaction) route(args [][]byte, keys []int) bool {
 	for _, k := range keys {
 		sl := slot.Of(args[k])
@@ -267,6 +269,10 @@ func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
 		return true
 	case tx.pin != nil && s.drain():
 		return false
+	case s.watchesElsewhere(tx):
+		s.endTransaction()
+		s.refuse(errWatchApart)
+		return true
 	case tx.aborted && tx.live == nil:
 		s.endTransaction()
 		s.refuse("EXECABORT Transaction discarded because of previous errors.")
@@ -526,6 +532,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed, r.alone, r.private = t.slot, t.keyed, true, true
 	s.tx.watches++
+	s.tx.watched = t.slot
 	if l.clusters { // the pin is not the right one before the node has agreed
 		s.exclusive = true
 		r.raw = append(r.raw[:0], raw...)
@@ -553,6 +560,18 @@ func (s *session) rewatch(n *node) (ln *lane, cause string) {
 	}
 	tx.pin = ln
 	return ln, ""
+}
+
+// watchesElsewhere reports whether the keys of the transaction live on another node than
+// those it watches, with nothing on the move that would excuse it: EXEC can never succeed.
+func (s *session) watchesElsewhere(tx *transaction) bool {
+	l := s.loop
+	if !l.clusters || tx.pin == nil || tx.watches == 0 || !tx.routed || tx.pin.node.unsettled(l.now()) {
+		return false
+	}
+	n, cause := l.owner(tx.target.slot)
+	watched, _ := l.owner(tx.watched)
+	return cause == "" && n != tx.pin.node && watched == tx.pin.node
 }
 
 const errWatchApart = "ERR keys of different nodes cannot be watched together through cosky-proxy"

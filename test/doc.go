@@ -9,5 +9,6 @@
 //	program_test.go    command line, exit codes, signals, admin pages
 //
 // It needs what test/install.sh installs, Go, and Node.js with npm for
-// clients/node. Folder vectors plays the scenarios, folder harness runs the binary.
+// clients/node. Folder vectors plays the scenarios,
+// differential compares with a Redis at random, harness runs the binary.
 package test

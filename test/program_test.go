@@ -38,7 +38,6 @@ func TestMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { busy.Close() })
-	nobody := fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t))
 	redis := "redis://" + clustertest.StartRedis(t).Addr
 	locked := clustertest.StartRedis(t, "--requirepass", "hunter2")
 	file := func(text string) string {
@@ -67,9 +66,6 @@ func TestMistakes(t *testing.T) {
 		{"bad variable", nil, "COSKY_PROXY_LOOPS=x", 2, []string{"COSKY_PROXY_LOOPS", `"x"`}},
 		{"TLS", []string{"--backend", "rediss://user:hunter2@127.0.0.1:6379"}, "", 2, []string{"TLS", "rediss"}},
 		{"unknown scheme", []string{"--backend", "memcached://127.0.0.1"}, "", 2, []string{"memcached"}},
-		{"unreachable backend", []string{"--backend", "redis://" + nobody}, "", 1, []string{nobody, "refused"}},
-		{"unreachable cluster", []string{"--backend", "redis-cluster://" + nobody}, "", 1, []string{nobody, "refused"}},
-		{"unreachable Sentinels", []string{"--backend", "redis-sentinel://" + nobody + "/mymaster"}, "", 1, []string{nobody}},
 		{"not a cluster", []string{"--backend", strings.Replace(redis, "redis:", "redis-cluster:", 1)}, "", 1, []string{"cluster"}},
 		{"no password", []string{"--backend", "redis://" + locked.Addr}, "", 1, []string{"it needs a password", "upstream.password"}},
 		{"wrong password", []string{"--backend", "redis://:hunter3@" + locked.Addr}, "", 1, []string{"WRONGPASS"}},
@@ -293,6 +289,91 @@ func TestReadinessFollowsTheBackend(t *testing.T) {
 	}
 	if got := clustertest.Dial(t, p.Addr).Do("SET", "k", "v"); got != "+OK\r\n" {
 		t.Errorf("SET: got %q", got)
+	}
+}
+
+// FO-07: a proxy that is started before its backend says so once, tells clients to try again,
+// is not ready, and serves as soon as the backend does, the near-cache included.
+func TestStartsBeforeItsBackend(t *testing.T) {
+	t.Parallel()
+	server := clustertest.StartRedis(t, "--requirepass", "hunter2")
+	node := clustertest.StartCluster(t, 1, 0)
+	for _, backend := range []struct {
+		url    string
+		server *clustertest.Redis
+	}{
+		{"redis://:hunter2@" + server.Addr, server},
+		{"redis-cluster://nosuch.invalid:7000," + node.Nodes[0].Addr, node.Nodes[0]},
+	} {
+		backend.server.Stop()
+		p := binary.StartEarly(t, "--backend", backend.url)
+		c := clustertest.Dial(t, p.Addr)
+		const notYet = "-LOADING cosky-proxy has not reached its backend yet; its log says why\r\n"
+		for _, command := range []string{"PING", "GET k", "MGET a b", "DBSIZE", "FLUSHALL", "EVAL x 0", "CONFIG GET save", "INFO", "SUBSCRIBE ch", "BLPOP q 0", "WATCH k", "SCRIPT FLUSH", "KEYS *", "PUBLISH a b"} {
+			if got := c.Do(strings.Fields(command)...); got != notYet {
+				t.Errorf("%s before the backend: got %q, want %q", command, got, notYet)
+			}
+		}
+		c.Send("HELLO 3\r\n")
+		if got := c.ReadReply(); !strings.HasPrefix(got, "%7\r\n") {
+			t.Errorf("HELLO before the backend: got %q", got)
+		}
+		if status, body := p.Get("/readyz"); status != 503 {
+			t.Errorf("/readyz: %d %q", status, body)
+		}
+		backend.server.Restart()
+		p.Await("the backend to be found", func() error {
+			if got := c.Do("HSET", "ns:cfg:app", "f", "v"); got != ":1\r\n" && got != ":0\r\n" {
+				return fmt.Errorf("HSET: got %q", got)
+			}
+			if status, body := p.Get("/readyz"); status != 200 {
+				return fmt.Errorf("/readyz: %d %q", status, body)
+			}
+			return nil
+		})
+		p.Await("a hit of the near-cache", func() error {
+			if got, want := c.Do("HGETALL", "ns:cfg:app"), "%1\r\n$1\r\nf\r\n$1\r\nv\r\n"; got != want {
+				t.Errorf("HGETALL: got %q, want %q", got, want)
+			}
+			if info := c.Do("INFO", "proxy"); strings.Contains(info, "nearcache_hits:0\r\n") {
+				return fmt.Errorf("no hit yet")
+			}
+			return nil
+		})
+		if got := c.Do("INFO", "server"); !strings.Contains(got, "redis_version:"+backend.server.InfoField("server", "redis_version")) {
+			t.Errorf("INFO server: got %.300q", got)
+		}
+		if log := p.Log(); strings.Count(log, "cannot be reached") != 1 || strings.Contains(log, "cannot refresh") || strings.Contains(log, "hunter2") {
+			t.Errorf("one warning is enough, and the password is nobody's business:\n%s", log)
+		}
+	}
+}
+
+// A backend that comes up late and wants another password is as wrong as one that does so
+// at the start: the log says it, once.
+func TestLateBackendRefuses(t *testing.T) {
+	t.Parallel()
+	server := clustertest.StartRedis(t, "--requirepass", "right")
+	server.Stop()
+	p := binary.StartEarly(t, "--backend", "redis://:hunter2@"+server.Addr)
+	server.Restart()
+	const cause = "can be reached, but not used"
+	p.Await("the log to say why", func() error {
+		if log := p.Log(); !strings.Contains(log, cause) || !strings.Contains(log, "WRONGPASS") {
+			return fmt.Errorf("it says %s", log)
+		}
+		return nil
+	})
+	server.Do("CONFIG", "SET", "requirepass", "hunter2")
+	c := clustertest.Dial(t, p.Addr)
+	p.Await("the right password to be accepted", func() error {
+		if got := c.Do("PING"); got != "+PONG\r\n" {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	if log := p.Log(); strings.Count(log, cause) != 1 || strings.Contains(log, "hunter2") {
+		t.Errorf("the log says %s", log)
 	}
 }
 

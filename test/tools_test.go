@@ -268,3 +268,66 @@ func TestCLIExitCode(t *testing.T) {
 		t.Errorf("got %v, want exit code 1", err)
 	}
 }
+
+// redis-cli's modes (TL-03) look at every shard, and see no cluster.
+func TestCLIModes(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, b backend) {
+		p := binary.Start(t, "--backend", b.url)
+		conn := clustertest.Dial(t, p.Addr)
+		for i := range 60 {
+			conn.Do("SET", fmt.Sprint("s", i), "v")
+			conn.Do("RPUSH", fmt.Sprint("l", i), "a", "b")
+		}
+		for _, mode := range []struct {
+			args []string
+			says []string
+		}{
+			{[]string{"--bigkeys"}, []string{"Sampled 120 keys in the keyspace", "60 strings with 60 bytes", "60 lists with 120 items"}},
+			{[]string{"--memkeys"}, []string{"Sampled 120 keys in the keyspace"}},
+			{[]string{"-i", "0.01", "-r", "3", "--no-raw", "DBSIZE"}, []string{"(integer) 120"}},
+		} {
+			got := output(t, redisCLI(t, p.Addr, mode.args...))
+			for _, want := range append(mode.says, "") {
+				if !strings.Contains(got, want) || strings.Contains(got, "MOVED") || strings.Contains(got, "ERR") {
+					t.Errorf("redis-cli %q: got %s, want it to say %q", mode.args, got, want)
+				}
+			}
+		}
+		cmd := redisCLI(t, p.Addr, "-x", "SET", "x")
+		cmd.Stdin = strings.NewReader("from stdin")
+		if got := output(t, cmd); got != "OK\n" || conn.Do("GET", "x") != "$10\r\nfrom stdin\r\n" {
+			t.Errorf("redis-cli -x: got %q", got)
+		}
+	}
+	t.Run("standalone", func(t *testing.T) { test(t, standalone(t)) })
+	t.Run("cluster", func(t *testing.T) { test(t, clustered(t)) })
+}
+
+// A benchmark that is interrupted half-way (TL-02) leaves nothing behind, and the next one
+// sees no error.
+func TestInterruptedBenchmark(t *testing.T) {
+	t.Parallel()
+	p := binary.Start(t, "--backend", standalone(t).url)
+	for range 5 {
+		cmd := exec.Command("redis-benchmark", "-p", port(p.Addr), "-q", "-t", "set,get,mset", "-n", "100000000", "-P", "100", "-c", "20", "-r", "100000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("the benchmark to run", func() error {
+			if n := p.Metric("cosky_proxy_clients"); n < 20 {
+				return fmt.Errorf("%v clients", n)
+			}
+			return nil
+		})
+		cmd.Process.Signal(os.Interrupt)
+		cmd.Wait()
+	}
+	p.Await("all clients to have gone", func() error {
+		if n := p.Metric("cosky_proxy_clients"); n > 1 { // the one that saw the proxy start
+			return fmt.Errorf("%v clients", n)
+		}
+		return nil
+	})
+	benchmark(t, p.Addr, "-P", "16", "-n", "2000")
+}

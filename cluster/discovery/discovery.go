@@ -26,6 +26,9 @@ const (
 	maxPause = 250 * time.Millisecond
 )
 
+// firstPause is the pause between two attempts while nothing has been reached yet.
+const firstPause = 500 * time.Millisecond
+
 // Options configure a Discovery.
 type Options struct {
 	Backend Backend
@@ -67,6 +70,7 @@ type Discovery struct {
 	vouches map[*cluster.Node]context.CancelFunc
 	vouchWG sync.WaitGroup
 	down    bool // the last snapshot failed, and was logged
+	wrong   bool // what comes up for the first time is not what is configured, and this was logged
 
 	// atomic
 	current atomic.Pointer[cluster.Topology]
@@ -111,10 +115,13 @@ func (l libraryLog) Printf(ctx context.Context, format string, v ...any) {
 }
 
 // Start returns the first topology. Seeds are asked at the same time, each for at
-// most ConnectTimeout; the error names every one of them with its cause.
+// most ConnectTimeout; the error names every one of them with its cause. If it is
+// Unreachable, Run goes on asking.
 func (d *Discovery) Start(ctx context.Context) (*cluster.Topology, error) {
 	if err := d.update(ctx); err != nil {
-		d.source.close()
+		if d.down = Unreachable(err); !d.down {
+			d.source.close()
+		}
 		return nil, fmt.Errorf("cannot reach the backend %v: %w", d.opts.Backend, err)
 	}
 	d.catalog.refresh(ctx)
@@ -122,7 +129,8 @@ func (d *Discovery) Start(ctx context.Context) (*cluster.Topology, error) {
 }
 
 // Run keeps the topology fresh and the primaries' leases alive until ctx is done.
-// Start must have succeeded.
+// Start must have succeeded, or have found everything Unreachable; then Run finds the
+// first topology, too.
 func (d *Discovery) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -132,25 +140,35 @@ func (d *Discovery) Run(ctx context.Context) {
 	wg.Go(func() { d.catalog.run(ctx) })
 	defer d.source.close()
 	defer d.vouchWG.Wait()
-	d.vouchFor(ctx, d.Current())
+	if t := d.Current(); t != nil {
+		d.vouchFor(ctx, t)
+	}
 
 	timer := time.NewTicker(d.opts.RefreshInterval)
 	defer timer.Stop()
 	for {
 		reason := "timer"
+		var again <-chan time.Time
+		if d.Current() == nil {
+			again = time.After(firstPause)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case reason = <-d.wake:
 		case <-timer.C:
+		case <-again:
+			reason = "nothing reached so far"
 		}
 		d.opts.Logger.Debug("looking at the topology", "reason", reason)
 		start := time.Now()
 		if err := d.update(ctx); ctx.Err() == nil {
 			d.report(err)
 		}
-		d.catalog.poke()
-		d.vouchFor(ctx, d.Current())
+		if t := d.Current(); t != nil {
+			d.catalog.poke()
+			d.vouchFor(ctx, t)
+		}
 		sleep(ctx, min(max(time.Since(start), minPause), maxPause))
 	}
 }
@@ -183,7 +201,7 @@ func (d *Discovery) update(ctx context.Context) error {
 	}
 	d.current.Store(next)
 	level := slog.LevelInfo
-	if prev == nil { // whoever calls Start tells of it
+	if prev == nil && !d.down { // whoever calls Start tells of it
 		level = slog.LevelDebug
 	}
 	d.opts.Logger.Log(ctx, level, "new topology", "topology", next.String())
@@ -199,10 +217,15 @@ func (d *Discovery) update(ctx context.Context) error {
 // report logs the beginning and the end of an outage, once each.
 func (d *Discovery) report(err error) {
 	switch {
+	case err != nil && d.Current() == nil && !Unreachable(err):
+		if !d.wrong {
+			d.opts.Logger.Error("the backend can be reached, but not used; trying on", "cause", err)
+		}
+		d.wrong = true
 	case err != nil && !d.down:
 		d.opts.Logger.Warn("cannot refresh the topology, keeping the last one", "cause", err)
 	case err == nil && d.down:
-		d.opts.Logger.Info("the topology can be refreshed again")
+		d.opts.Logger.Info("the backend's topology can be read again")
 	}
 	d.down = err != nil
 }

@@ -183,8 +183,8 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	open := func(t *testing.T) (*Discovery, *cluster.Topology) {
-		// With such a timeout a seed that is waited for hangs the test.
-		d := open(t, "redis-cluster://"+silent(t)+","+refusing(t)+","+c.Nodes[4].Addr, func(o *Options) { o.ConnectTimeout = time.Hour })
+		// FO-07: with such a timeout a seed that is waited for hangs the test.
+		d := open(t, "redis-cluster://"+silent(t)+","+refusing(t)+",nosuch.invalid:7000,"+c.Nodes[4].Addr, func(o *Options) { o.ConnectTimeout = time.Hour })
 		return d, run(t, d)
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -193,18 +194,46 @@ func (l *link) exchange(ctx context.Context, cmds [][]any) ([]reply, error) {
 func (l *link) explain(err error, timeout time.Duration) error {
 	var op *net.OpError
 	var timedOut net.Error
+	var refusal redis.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
 		errors.As(err, &timedOut) && timedOut.Timeout():
-		return fmt.Errorf("no answer within %v", timeout)
+		return unreachable{fmt.Errorf("no answer within %v", timeout)}
 	case errors.As(err, &op) && op.Op == "dial":
 		var syscallErr *os.SyscallError
 		if errors.As(op.Err, &syscallErr) {
-			return syscallErr.Err
+			return unreachable{syscallErr.Err}
 		}
-		return op.Err
+		return unreachable{op.Err}
+	case errors.As(err, &op), errors.Is(err, io.EOF), errors.As(err, &refusal) && loading(refusal.Error()):
+		return unreachable{err}
 	}
 	return err
+}
+
+// loading reports whether a server refuses because it has not started yet.
+func loading(line string) bool { return strings.HasPrefix(line, "LOADING ") }
+
+// unreachable is the failure of a server that does not serve at the moment, as opposed to
+// one that serves something else or somebody else.
+type unreachable struct{ error }
+
+func (e unreachable) Unwrap() error { return e.error }
+
+// Unreachable reports whether err, from Start, may go away by itself: none of the servers
+// that were asked could be reached. If it is false, the configuration is wrong.
+func Unreachable(err error) bool {
+	var seeds seedErrors
+	if !errors.As(err, &seeds) {
+		return false
+	}
+	for _, cause := range seeds {
+		var e unreachable
+		if !errors.As(cause, &e) {
+			return false
+		}
+	}
+	return len(seeds) > 0
 }
 
 func readAbout(hello, tracking, info reply) about {

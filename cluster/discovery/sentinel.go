@@ -335,7 +335,12 @@ func (s *sentinels) switched(payload string) {
 	if len(f) != 5 || f[0] != s.d.opts.Backend.MasterName {
 		return
 	}
-	master := s.d.Current().Shards[0].Primary
+	t := s.d.Current()
+	if t == nil {
+		s.d.Refresh("+switch-master before anything was reached")
+		return
+	}
+	master := t.Shards[0].Primary
 	if master.Addr == net.JoinHostPort(f[3], f[4]) {
 		return
 	}

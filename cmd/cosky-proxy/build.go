@@ -95,7 +95,12 @@ func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (server,
 		MaxStaleness:    cfg.NearCache.MaxStaleness,
 		Logger:          opts.Logger,
 	})
-	if _, err := d.Start(ctx); err != nil {
+	_, err := d.Start(ctx)
+	late := discovery.Unreachable(err)
+	switch {
+	case late: // it may come up later; clients are told to try again until then
+		opts.Logger.Warn("the backend cannot be reached yet, trying on", "cause", err)
+	case err != nil:
 		return nil, nil, err
 	}
 	info := d.Info()
@@ -106,12 +111,26 @@ func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (server,
 	if err != nil {
 		return nil, nil, err
 	}
-	d.Subscribe(s.Adopt)
+	d.Subscribe(func(t *cluster.Topology) {
+		if late {
+			late = false
+			adoptBackend(s, d.Info(), opts.Logger)
+		}
+		s.Adopt(t)
+	})
 	d.SubscribeCommands(s.AdoptCommands)
 	watch, stop := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); d.Run(watch) }()
 	return discovered{s, d, opts.Logger}, func() { stop(); <-stopped }, nil
+}
+
+// adoptBackend tells the proxy what has been reached at last.
+func adoptBackend(s *proxy.Server, info discovery.ServerInfo, logger *slog.Logger) {
+	if err := s.AdoptBackend(info.Version, info.Tracking); err != nil {
+		logger.Error("nothing is cached", "cause", err)
+	}
+	logger.Info("the backend has been reached", "version", info.Version)
 }
 
 // discovered is a proxy that says what it found behind the backend's URL. It does so
@@ -123,7 +142,9 @@ type discovered struct {
 }
 
 func (s discovered) Run(ctx context.Context) error {
-	s.logger.Info("serving", "topology", s.discovery.Current().String())
+	if t := s.discovery.Current(); t != nil {
+		s.logger.Info("serving", "topology", t.String())
+	}
 	return s.Server.Run(ctx)
 }
 

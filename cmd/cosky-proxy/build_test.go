@@ -154,19 +154,3 @@ func TestServesAnEmbeddedBackend(t *testing.T) {
 		t.Errorf("exit code %d, stderr %s", code, &stderr)
 	}
 }
-
-func TestUnreachableBackendIsOneLine(t *testing.T) {
-	// A listener that was closed leaves a port that refuses.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	var stdout, stderr bytes.Buffer
-	code := run([]string{"--backend", "redis://u:hunter2@" + addr, "--clients.max=1", "--upstream.max-pins=1"}, nil, &stdout, &stderr, build)
-	line := stderr.String()
-	if code != 1 || strings.Count(line, "\n") != 1 || !strings.Contains(line, addr) || strings.Contains(line, "hunter2") || stdout.Len() > 0 {
-		t.Errorf("exit code %d, stdout %q, stderr %q", code, &stdout, line)
-	}
-}

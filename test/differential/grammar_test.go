@@ -68,6 +68,9 @@ type call struct {
 // call makes a well-formed call of s.
 func (r *random) call(s *syntax) []string {
 	c := &call{r: r, s: s, out: strings.Split(s.name, "|")}
+	if own := undocumented[s.name]; own != nil {
+		c.out = append(c.out, pick(r, own)...)
+	}
 	c.all(s.args)
 	if c.numkeys > 0 {
 		c.out[c.numkeys] = strconv.Itoa(c.keys)
@@ -122,6 +125,13 @@ func (c *call) one(a *argument) {
 	}
 }
 
+// undocumented are the arguments of commands whose syntax is not published.
+var undocumented = map[string][][]string{
+	"command|getkeys":         {{"get", "a"}, {"MSET", "a", "1", "b", "2"}, {"eval", "x", "2", "a", "b"}, {"ping", "a"}, {"nosuch", "a"}, {"sort", "a", "STORE", "b"}, {"get"}},
+	"command|getkeysandflags": {{"get", "a"}, {"zunionstore", "d", "1", "a"}, {"xreadgroup", "GROUP", "g", "c", "STREAMS", "a", "0"}, {"nosuch", "a"}},
+	"debug":                   {{"sleep", "0"}, {"object", "a"}, {"nosuch"}},
+}
+
 // values by the name of an argument, before its type is looked at.
 var valuesByName = map[string][]string{
 	"seconds": {"100000000", "200000000", "0", "-1", "9223372036854775807", "x"}, "milliseconds": {"100000000000", "0", "-1", "x"},
@@ -136,8 +146,8 @@ var valuesByName = map[string][]string{
 	"longitude": {"13.361389", "15.087269", "-200", "0"}, "latitude": {"38.115556", "37.502669", "90", "0"}, "unit": {"km"},
 	"operation": {"AND", "OR", "XOR", "NOT"}, "threshold": {"0", "1", "3", "5-1", "x"}, "channel": {"ch", "ch2"}, "shardchannel": {"ch"},
 	"parameter":    {"maxmemory", "databases", "hash-max-*", "proto-max-bulk-len", "nosuch", "SAVE"},
-	"categoryname": {"read", "STRING", "nosuch"}, "username": {"default", "nobody"}, "command": {"get", "SET", "nosuch", "xgroup"},
-	"command-name": {"get", "mset", "eval", "nosuch"}, "connection-name": {"me", "", "a b"}, "protover": {"2", "3"}, "clientname": {"me"}, "password": {"x"},
+	"categoryname": {"read", "STRING", "nosuch"}, "username": {"default", "nobody"}, "command": {"get", "SET", "append", "nosuch", "xgroup"},
+	"command-name": {"get", "SET", "append", "mset", "eval", "nosuch"}, "connection-name": {"me", "", "a b"}, "protover": {"2", "3"}, "clientname": {"me"}, "password": {"x"},
 	"subcommand": {"SLEEP"}, "version": {"5"}, "module-name": {"x"}, "category": {"read"}, "bits": {"8", "60", "1", "0"}, "weight": {"1", "2", "-1", "0.5", "inf"},
 	"width": {"400", "0", "-1"}, "height": {"400", "0"}, "radius": {"200", "0", "-1"}, "frequency": {"1"}, "rank": {"1", "-1", "2", "0"},
 	"increment": {"1", "-3", "9223372036854775807", "0", "2"},

@@ -24,10 +24,13 @@ type rig struct {
 	slots  bool // a cluster of three masters behind, one node with all slots beside
 }
 
+// impatient servers look at the time limits of blocked clients 500 times a second, not 10.
+var impatient = []string{"--hz", "500", "--dynamic-hz", "no"}
+
 // startStandalone: two servers, the proxy with its near-cache on.
 func startStandalone(t *testing.T, transport netloop.Transport) *rig {
 	t.Helper()
-	direct, behind := clustertest.StartRedis(t), clustertest.StartRedis(t)
+	direct, behind := clustertest.StartRedis(t, impatient...), clustertest.StartRedis(t, impatient...)
 	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{behind.Addr}}, func(o *proxy.Options) {
 		o.Transport = transport
 		o.Logger = slog.New(slog.NewTextHandler(panicAlarm{t}, nil))
@@ -38,7 +41,7 @@ func startStandalone(t *testing.T, transport netloop.Transport) *rig {
 // startCluster: a cluster of three masters behind the proxy, and a cluster's only node.
 func startCluster(t *testing.T) *rig {
 	t.Helper()
-	direct, behind := clustertest.StartCluster(t, 1, 0), clustertest.StartCluster(t, 3, 0)
+	direct, behind := clustertest.StartCluster(t, 1, 0, impatient...), clustertest.StartCluster(t, 3, 0, impatient...)
 	p := proxytest.StartCluster(t, behind, func(o *proxy.Options) {
 		o.Logger = slog.New(slog.NewTextHandler(panicAlarm{t}, nil))
 	})
@@ -153,8 +156,8 @@ func (w *rig) replay(t *testing.T, protos [2]int, history []batch) string {
 	return ""
 }
 
-// maxReplays bounds the search for a short sequence.
-const maxReplays = 200
+// maxReplayed bounds the search for a short sequence, in commands.
+const maxReplayed = 100_000
 
 // shrink removes from history what is not needed for a difference: batches, then
 // commands, in halves and smaller parts. It returns what is left and its difference, or
@@ -164,7 +167,7 @@ func (w *rig) shrink(t *testing.T, protos [2]int, history []batch) ([]batch, str
 	if difference == "" {
 		return nil, ""
 	}
-	budget := maxReplays
+	budget := maxReplayed
 	about, _, _ := strings.Cut(difference, " ") // the command: another difference is another matter
 	without := func(items []batch, i, n int) []batch {
 		return slices.Delete(slices.Clone(items), i, min(i+n, len(items)))
@@ -172,8 +175,8 @@ func (w *rig) shrink(t *testing.T, protos [2]int, history []batch) ([]batch, str
 	reduce := func() {
 		for n := (len(history) + 1) / 2; n > 0 && budget > 0; n /= 2 {
 			for i := 0; i < len(history) && budget > 0; {
-				budget--
 				shorter := without(history, i, n)
+				budget -= len(apart(shorter)) + 20 // and what it takes to start over
 				if d := w.replay(t, protos, shorter); strings.HasPrefix(d, about) {
 					history, difference = shorter, d
 					continue

@@ -56,6 +56,16 @@ func (o *output) String() string {
 // args say the rest, at least --backend.
 func (b Binary) Start(t testing.TB, args ...string) *Proxy {
 	t.Helper()
+	p := b.StartEarly(t, args...)
+	if got := clustertest.Dial(t, p.Addr).Do("PING"); got != "+PONG\r\n" {
+		t.Fatalf("PING: got %q", got)
+	}
+	return p
+}
+
+// StartEarly is Start for a proxy whose backend is not there yet: it waits until it listens.
+func (b Binary) StartEarly(t testing.TB, args ...string) *Proxy {
+	t.Helper()
 	p := &Proxy{t: t, done: make(chan struct{})}
 	args = append([]string{"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
 	if err := p.start(string(b), args); err != nil {
@@ -63,9 +73,6 @@ func (b Binary) Start(t testing.TB, args ...string) *Proxy {
 	}
 	t.Cleanup(p.stop)
 	p.awaitBanner()
-	if got := clustertest.Dial(t, p.Addr).Do("PING"); got != "+PONG\r\n" {
-		t.Fatalf("PING: got %q", got)
-	}
 	return p
 }
 
