@@ -56,22 +56,64 @@ func (s *session) clientPause(cmd *command.Command, args [][]byte, _ []byte) boo
 	if now := s.loop.now(); ms < (math.MaxInt64-now)/int64(time.Millisecond) {
 		until = now + ms*int64(time.Millisecond)
 	}
-	return s.onEveryLoop(cmd, func(o *loop) { o.suspend(kind, until) })
+	return s.onEveryLoop(cmd, func(o *loop, done func()) {
+		o.suspend(kind, until)
+		o.outlast(done)
+	})
 }
 
 func (s *session) clientUnpause(cmd *command.Command, _ [][]byte, _ []byte) bool {
-	return s.onEveryLoop(cmd, (*loop).unsuspend)
+	return s.onEveryLoop(cmd, func(o *loop, done func()) {
+		o.unsuspend()
+		done()
+	})
 }
 
-// onEveryLoop answers OK when f has run on every loop.
-func (s *session) onEveryLoop(cmd *command.Command, f func(*loop)) bool {
+// onEveryLoop runs f on every loop and answers OK when all are done.
+func (s *session) onEveryLoop(cmd *command.Command, f func(o *loop, done func())) bool {
 	r, ready := s.promise(cmd)
 	if !ready {
 		return false
 	}
 	l := s.loop
-	gather(l, func(o *loop) struct{} { f(o); return struct{}{} }, func([]struct{}) { l.keep(r, replyOK) })
+	missing := len(l.srv.loops)
+	arrived := func() {
+		if missing--; missing == 0 {
+			l.keep(r, replyOK)
+		}
+	}
+	for _, o := range l.srv.loops {
+		o.nl.Post(func() { f(o, func() { l.nl.Post(arrived) }) })
+	}
 	return true
+}
+
+// outlast calls done when what was on its way to the backend has been executed: nothing
+// is written after a pause has been answered. What blocks there goes on blocking.
+func (l *loop) outlast(done func()) {
+	missing := 1
+	arrived := func() {
+		if missing--; missing == 0 {
+			done()
+		}
+	}
+	for _, n := range l.nodes {
+		for ln := range n.opened {
+			if ln.inflight.len > 0 && !ln.keepsToItself() {
+				missing++
+				ln.ping(&pong{ln: ln, done: arrived})
+			}
+		}
+	}
+	arrived()
+}
+
+// keepsToItself reports whether a PING on the lane would be answered late, or become a
+// part of something else.
+func (ln *lane) keepsToItself() bool {
+	s := ln.owner
+	return ln.kind == laneFetch || ln.monitor != nil ||
+		s != nil && (s.patient || s.upload != nil || s.tx != nil && s.tx.live != nil)
 }
 
 func (l *loop) suspend(kind pauseKind, until int64) {
