@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,6 +95,23 @@ func TestClusterWideCommands(t *testing.T) {
 			if got := conn.Do(strings.Fields(tt[0])...); !strings.HasPrefix(got, tt[1]) {
 				t.Errorf("%s: got %.200q, want %q", tt[0], got, tt[1])
 			}
+		}
+	})
+	t.Run("MIGRATE", func(t *testing.T) {
+		elsewhere := clustertest.StartRedis(t)
+		one, tagged := keyOf("one", 2), "{"+keyOf("t", 1)+"}"
+		conn.Do("MSET", one, "v", tagged+"a", "v", tagged+"b", "v")
+		port := strconv.Itoa(elsewhere.Port)
+		for _, args := range [][]string{
+			{"MIGRATE", "127.0.0.1", port, one, "0", "1000"},
+			{"MIGRATE", "127.0.0.1", port, "", "0", "1000", "KEYS", tagged + "a", tagged + "b"},
+		} {
+			if got := conn.Do(args...); got != "+OK\r\n" {
+				t.Errorf("%q: got %q", args, got)
+			}
+		}
+		if got := elsewhere.Text("EXISTS", one, tagged+"a", tagged+"b"); got != "3" {
+			t.Errorf("%s of 3 keys have arrived", got)
 		}
 	})
 	t.Run("keys of one slot", func(t *testing.T) {
