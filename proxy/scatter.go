@@ -282,10 +282,13 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 		merged = sc.after(l, !failed, merged)
 	}
 	l.countReply(p.cmd, p.sentAt, failed)
-	if p.barrier && l.raise(p, nil, merged) {
-		return
+	switch {
+	case p.barrier && l.raise(p, nil, merged):
+	case p.sink != nil: // a part of EXEC's reply
+		l.deliver(p, merged)
+	default:
+		l.finish(p, merged)
 	}
-	l.finish(p, merged)
 }
 
 // countReply counts the answer of a command that no single node gave.

@@ -49,6 +49,7 @@ type own struct {
 	amend amender  // changes the backend's answer. nil, as run is: SELECT, which the backend executes
 	args  [][]byte // of run and amend
 	db    int32    // of SELECT
+	raw   []byte   // of a command that other shards execute, too
 	greet bool     // HELLO: the protocol of the connection changes
 }
 
@@ -94,10 +95,11 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 		return true
 	}
 	if l.spread(cmd) {
-		s.refuse(errSpread(cmd))
-		return true
-	}
-	if !l.queueable(cmd) {
+		if problem := spreadProblem(cmd, args); problem != "" {
+			s.refuse(problem)
+			return true
+		}
+	} else if !l.queueable(cmd) {
 		s.errorf("ERR '%s' inside MULTI is not supported by cosky-proxy yet", cmd.Name)
 		return true
 	}
@@ -195,6 +197,8 @@ func (tx *transaction) adopt(l *loop, cmd *command.Command, args [][]byte, raw [
 		return tx.queueInfo(l, args, raw)
 	case cmd.Name == "select", aboutSession(cmd) && l.handlers[cmd.ID] != nil:
 		o.run = l.handlers[cmd.ID]
+	case l.spread(cmd):
+		o.raw = bytes.Clone(raw)
 	default:
 		if o.run, o.amend = tx.adoptPubSub(cmd); o.run == nil && o.amend == nil {
 			return raw
@@ -372,7 +376,7 @@ func (s *session) run(cmd *command.Command, tx *transaction, raw []byte) bool {
 // then has to be a private one.
 func (tx *transaction) strays() bool {
 	for i := range tx.own {
-		if tx.own[i].greet || tx.own[i].run == nil && tx.own[i].amend == nil {
+		if tx.own[i].greet || tx.own[i].run == nil && tx.own[i].amend == nil && tx.own[i].raw == nil {
 			return true
 		}
 	}

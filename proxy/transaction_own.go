@@ -40,6 +40,12 @@ func (c *completion) run(l *loop) {
 		}
 		o := c.own[0]
 		c.own = c.own[1:]
+		if o.raw != nil {
+			if c.spread(l, c.x.tx.cmds[i], &o, answer) {
+				return
+			}
+			continue
+		}
 		if o.amend != nil {
 			c.out = append(c.out, o.amend(s, c.x.tx.cmds[i], &o, c.x.exec.origin, answer)...)
 			continue

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"fmt"
 	"strings"
 
 	"cosky-proxy/router"
@@ -23,11 +22,9 @@ func (s *session) keysMatching(cmd *command.Command, args [][]byte, raw []byte) 
 
 // configEverywhere sets what may be the same on every server of a cluster.
 func (s *session) configEverywhere(cmd *command.Command, args [][]byte, raw []byte) bool {
-	for i := 2; i < len(args); i += 2 {
-		if name := strings.ToLower(string(args[i])); ofOneServer(name) {
-			s.errorf("ERR CONFIG SET failed (possibly related to argument '%s') - it concerns a single server, and cosky-proxy does not choose one of a Redis Cluster's", name)
-			return true
-		}
+	if problem := settingsProblem(args); problem != "" {
+		s.refuse(problem)
+		return true
 	}
 	return s.configSet(cmd, args, raw)
 }
@@ -73,20 +70,4 @@ func (s *session) debug(cmd *command.Command, args [][]byte, raw []byte) bool {
 	}
 	s.errorf("ERR 'DEBUG %s' concerns a single server, and cosky-proxy does not choose one of a Redis Cluster's", strings.ToUpper(string(args[1])))
 	return true
-}
-
-// spread reports whether the command concerns several shards of a cluster, which no transaction can.
-func (l *loop) spread(cmd *command.Command) bool {
-	if !l.clusters || len(cmd.KeySpecs) > 0 || cmd.Script {
-		return false
-	}
-	switch cmd.Name {
-	case "scan", "keys", "debug", "config|set", "script|load", "script|exists", "script|flush", "function|load":
-		return true
-	}
-	return l.handlers[cmd.ID] == nil && router.ScopeOf(cmd) != router.AnyShard
-}
-
-func errSpread(cmd *command.Command) string {
-	return fmt.Sprintf("ERR '%s' concerns all shards of the Redis Cluster, but a transaction is executed by one", cmd.Name)
 }

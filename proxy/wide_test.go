@@ -122,10 +122,33 @@ func TestClusterWideCommands(t *testing.T) {
 			t.Errorf("KEYS ?{1}: got %q", got)
 		}
 	})
-	t.Run("not within a transaction", func(t *testing.T) {
-		expectReply(t, conn, "MULTI", "+OK\r\n")
-		expectReply(t, conn, "DBSIZE", "-ERR 'dbsize' concerns all shards of the Redis Cluster, but a transaction is executed by one\r\n")
-		expectReply(t, conn, "EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n")
+	t.Run("within a transaction", func(t *testing.T) {
+		key := keyOf("tx", 1)
+		for _, tt := range [][2]string{
+			{"MULTI", "+OK\r\n"}, {"FLUSHALL", "+QUEUED\r\n"}, {"SET " + key + " v", "+QUEUED\r\n"}, {"DBSIZE", "+QUEUED\r\n"},
+			{"CONFIG SET hz nonsense", "+QUEUED\r\n"}, {"CONFIG SET hz 12", "+QUEUED\r\n"}, {"GET " + key, "+QUEUED\r\n"}, {"KEYS *", "+QUEUED\r\n"},
+		} {
+			expectReply(t, conn, tt[0], tt[1])
+		}
+		conn.Send(oneWrite([]string{"EXEC"}, []string{"DBSIZE"}))
+		want := "*7\r\n+OK\r\n+OK\r\n:1\r\n-ERR CONFIG SET failed (possibly related to argument 'hz') - argument couldn't be parsed into an integer\r\n" +
+			"+OK\r\n$1\r\nv\r\n*1\r\n" + bulkOf(key)
+		if got := conn.ReadReply(); got != want {
+			t.Errorf("EXEC: got %q, want %q", got, want)
+		}
+		conn.Expect(":1\r\n")
+		for _, r := range c.Nodes {
+			if got := fmt.Sprint(r.Do("CONFIG", "GET", "hz")); got != "map[hz:12]" {
+				t.Errorf("%s: got %s", r.Addr, got)
+			}
+		}
+		for _, command := range []string{"SCAN 0", "SCRIPT KILL", "DEBUG SLEEP 0"} {
+			expectReply(t, conn, "MULTI", "+OK\r\n")
+			if got := conn.Do(strings.Fields(command)...); !strings.Contains(got, "inside MULTI concerns all shards of the Redis Cluster") {
+				t.Errorf("%s: got %q", command, got)
+			}
+			expectReply(t, conn, "EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n")
+		}
 	})
 	t.Run("keys of several slots", func(t *testing.T) {
 		node := clustertest.Dial(t, c.Nodes[0].Addr)
