@@ -37,6 +37,7 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 	if lanes == nil {
 		return !wait
 	}
+	e.hushes = s.home != nil // Redis announces what a command has changed after its reply
 	sc := s.open(cmd, router.MergeFor(cmd), len(shares), e)
 	sc.answers.Shares = shares
 	for i := range shares {
@@ -58,6 +59,7 @@ func (s *session) scatterAll(cmd *command.Command, args [][]byte, raw []byte, e 
 		s.refuse(errUnbound)
 		return true
 	}
+	e.hushes = s.home != nil // see scatterKeys
 	var sc *scatter
 	var ok bool
 	if router.ScopeOf(cmd) == router.AllNodes {

@@ -61,6 +61,10 @@ func (c *completion) spread(l *loop, cmd *command.Command, o *own, answer []byte
 	l.begin(p, e)
 	c.promised(p)
 	c.x.exec.seq = 0 // the reply depends on what is sent only now
+	if !c.x.exec.hushes {
+		c.x.exec.hushes = true
+		s.hushed++
+	}
 	sc := newScatter(p, router.MergeFor(cmd), len(nodes)+1)
 	sc.missing--
 	sc.answers.Replies[len(nodes)], sc.answers.From[len(nodes)] = bytes.Clone(answer), here
