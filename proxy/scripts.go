@@ -178,7 +178,6 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 		l.concernUnknown(e, cmd)
 		return s.send(cmd, raw, l.anyShard(), e)
 	}
-	name := l.scriptName(cmd, args)
 	var t target
 	if len(l.keys) > 0 {
 		var same bool
@@ -186,7 +185,9 @@ func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
 			s.refuse(errCrossSlot)
 			return true
 		}
-	} else {
+	}
+	name := l.scriptName(cmd, args)
+	if len(l.keys) == 0 {
 		t = l.undeclared(cmd, name, args[3:])
 	}
 	if byDigest(cmd) {
@@ -328,13 +329,18 @@ func (s *session) scriptExists(cmd *command.Command, args [][]byte, raw []byte) 
 	return ok
 }
 
+// flushes reports whether Redis takes this for a SCRIPT FLUSH (scriptCommand).
+func flushes(args [][]byte) bool {
+	return len(args) == 2 || len(args) == 3 && (equalFold(args[2], "ASYNC") || equalFold(args[2], "SYNC"))
+}
+
 // scriptFlush forgets first: what is flushed must not be healed.
-func (s *session) scriptFlush(cmd *command.Command, _ [][]byte, raw []byte) bool {
+func (s *session) scriptFlush(cmd *command.Command, args [][]byte, raw []byte) bool {
 	if s.drain() { // a SCRIPT LOAD before it is remembered when it is answered
 		return false
 	}
 	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
-	if sc != nil {
+	if sc != nil && flushes(args) {
 		s.loop.srv.scripts.flush()
 	}
 	return ok

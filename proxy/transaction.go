@@ -132,7 +132,7 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 			tx.shas = append(tx.shas, bytes.Clone(args[1]))
 		}
 		l.concernScript(e, cmd, name, args)
-	case cmd.Name == "script|flush":
+	case cmd.Name == "script|flush" && flushes(args):
 		tx.flushes, tx.texts = true, nil
 	case cmd.Name == "script|load":
 		tx.texts = append(tx.texts, string(args[2]))

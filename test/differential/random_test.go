@@ -266,6 +266,8 @@ func (r *random) playable(c []string) bool {
 		return len(c) != 2 // a random member
 	case "debug":
 		return !strings.EqualFold(c[len(c)-1], "help") // refused by default, but who knows
+	case "config|get":
+		return !slices.Contains(c, "*") // shows ports and directories
 	default:
 		if isExcluded(name) || slices.Contains(transactional, name) {
 			return false
