@@ -129,7 +129,7 @@ func (c *call) one(a *argument) {
 var undocumented = map[string][][]string{
 	"command|getkeys":         {{"get", "a"}, {"MSET", "a", "1", "b", "2"}, {"eval", "x", "2", "a", "b"}, {"ping", "a"}, {"nosuch", "a"}, {"sort", "a", "STORE", "b"}, {"get"}},
 	"command|getkeysandflags": {{"get", "a"}, {"zunionstore", "d", "1", "a"}, {"xreadgroup", "GROUP", "g", "c", "STREAMS", "a", "0"}, {"nosuch", "a"}},
-	"debug":                   {{"sleep", "0"}, {"object", "a"}, {"nosuch"}},
+	"debug":                   {{"sleep", "0"}, {"stringmatch-len", "10", "*"}, {"nosuch"}},
 }
 
 // values by the name of an argument, before its type is looked at.
