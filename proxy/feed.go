@@ -32,6 +32,7 @@ type feed struct {
 	greeted  bool              // the backend has said something
 	ready    bool
 	closed   bool
+	departed bool  // its node has left the topology
 	openedAt int64 // (mono)
 	lastRead int64
 	lastPing int64
@@ -420,6 +421,10 @@ func (f *feed) lost(err error) {
 	// a circle: then the next tick has to do.
 	again := h.loop.now()-f.openedAt > int64(pingEvery)
 	for _, t := range topics {
+		if f.departed && !t.gone() { // its successor is known
+			f.audience.astray(t, err.Error(), true)
+			continue
+		}
 		f.audience.broken(t, err.Error(), again)
 	}
 }

@@ -433,6 +433,7 @@ func (h *hub) moved() {
 func (a *audience) follow() {
 	for _, f := range a.feeds {
 		if f.node.info == nil {
+			f.departed = true
 			f.lost(fmt.Errorf("backend %s left the topology", f.node.addr))
 		}
 	}

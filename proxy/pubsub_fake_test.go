@@ -150,8 +150,9 @@ func TestShardSubscriptionIsRedirected(t *testing.T) {
 			client.Expect("*3\r\n" + bulkOf("ssubscribe") + bulkOf("ch2") + ":2\r\n")
 			b.say(message)
 			client.Expect(message)
-			if got := s.Stats(); b.Calls("SSUBSCRIBE") != 2 || got.Resubscriptions != 1 {
-				t.Errorf("%d subscriptions at the new owner, %d of them again; want 2, 1", b.Calls("SSUBSCRIBE"), got.Resubscriptions)
+			// The second may have been sent to the predecessor just before the topology came.
+			if got := s.Stats(); b.Calls("SSUBSCRIBE") != 2 || got.Resubscriptions < 1 || got.Resubscriptions > 2 {
+				t.Errorf("%d subscriptions at the new owner, %d of them again; want 2, and 1 or 2", b.Calls("SSUBSCRIBE"), got.Resubscriptions)
 			}
 		})
 	}
