@@ -41,7 +41,9 @@ func (t target) String() string { return t.name + "=" + t.kind + "@" + strings.J
 
 // startTargets starts every combination that clients meet, each once.
 func startTargets(t *testing.T) []target {
-	single, many := standalone(t).url, clustered(t).url
+	// A cluster of its own: the shared one is locked while a test has it, and the programs
+	// would wait for their turn behind tests that wait for the lock.
+	single, many := standalone(t).url, "redis-cluster://"+clustertest.StartCluster(t, 3, 0).Nodes[0].Addr
 	return []target{
 		{"standalone", "single", []string{binary.Start(t, "--backend", single).Addr}},
 		{"cluster", "single", []string{binary.Start(t, "--backend", many).Addr}},
