@@ -80,6 +80,7 @@ var authScripts = []struct{ name, script string }{
 	{"publishing", "AUTH app secret|PUBLISH app1 m|PUBLISH other m|SPUBLISH app1 m|SPUBLISH other m"},
 	{"HELLO", "HELLO|HELLO 2|HELLO 3|HELLO 3 AUTH default wrong|PING|HELLO 3 AUTH off secret|HELLO 4 AUTH default pw|PING|HELLO 3 SETNAME x|HELLO 3 AUTH default pw NOSUCH|PING|GET k"},
 	{"HELLO with a name", "HELLO 3 AUTH app secret SETNAME me|GET app:k|CLIENT GETNAME|ACL WHOAMI|GET k|HELLO 2|GET app:k|HELLO 3 AUTH app wrong|GET app:k"},
+	{"HELLO with several logins", "HELLO 3 AUTH app secret AUTH default pw|ACL WHOAMI|HELLO 2 AUTH app secret AUTH default wrong|ACL WHOAMI|HELLO 3 AUTH default pw AUTH app secret AUTH default pw SETNAME n|ACL WHOAMI"},
 	{"HELLO of a stranger to RESP3", "HELLO 3 AUTH zero x|GET k|ECHO x|PING|HELLO 3"},
 	{"HELLO in the wrong order", "HELLO 3 SETNAME me AUTH default pw|CLIENT GETNAME|HELLO 3 AUTH default|HELLO x|HELLO 2 AUTH default pw"},
 	{"subscribing", "AUTH app secret|SUBSCRIBE other|SUBSCRIBE app1 other|PSUBSCRIBE app1|PSUBSCRIBE a*|SUBSCRIBE app1|GET app:k|PSUBSCRIBE app*|PSUBSCRIBE *|UNSUBSCRIBE other|PING"},

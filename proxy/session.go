@@ -52,7 +52,7 @@ type session struct {
 	as           *credential // what its lanes log in with; nil: the proxy's own
 	rights       *acl.User   // what it may do; nil: somebody else decides
 	stranger     bool        // has to log in before anything else
-	question     *question   // it waits for the answer of, or for that to be looked at
+	questions    questions   // of the guard, about its next command
 	vetted       bool        // the backend has been asked what a client without a login may do since it came
 	rulesChanged bool        // its last command may have changed what users may do
 	since        int64       // connected at (mono)
