@@ -158,6 +158,39 @@ func TestShardSubscriptionIsRedirected(t *testing.T) {
 	}
 }
 
+// TestRepliesWhileSubscribingInsideMulti: what is answered before EXEC takes nothing away from it.
+func TestRepliesWhileSubscribingInsideMulti(t *testing.T) {
+	release := make(chan struct{})
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "SUBSCRIBE":
+			return "*3\r\n" + bulkOf("subscribe") + bulkOf(args[1]) + ":1\r\n"
+		case "PUBLISH":
+			return ":1\r\n"
+		case "MULTI":
+			return "+OK\r\n"
+		case "GET":
+			return "+QUEUED\r\n"
+		case "EXEC":
+			<-release
+			return "*2\r\n+PONG\r\n$1\r\nv\r\n"
+		}
+		return ""
+	})
+	o := proxytest.Options(t, proxytest.Single(f.Addr))
+	o.Loops, o.Backend.Version = 1, "7.2.0"
+	_, addr := proxytest.Start(t, o)
+	clustertest.Dial(t, addr).Do("SUBSCRIBE", "b")
+	c := clustertest.Dial(t, addr)
+	played(c, []string{"HELLO", "3"}, []string{"SUBSCRIBE", "a"})
+	c.Send(oneWrite(words("PUBLISH a m"), words("MULTI"), words("SUBSCRIBE b"), words("GET k"), words("EXEC")))
+	for _, want := range []string{":1\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"} {
+		c.Expect(want)
+	}
+	close(release)
+	c.Expect("*2\r\n>3\r\n" + bulkOf("subscribe") + bulkOf("b") + ":2\r\n" + bulkOf("v"))
+}
+
 // TestSubscriptionConnectionIsTurnedAway: a backend with too many clients is not one that
 // refuses the subscription.
 func TestSubscriptionConnectionIsTurnedAway(t *testing.T) {

@@ -383,7 +383,7 @@ func (s *session) advance() {
 		}
 		s.inflight--
 		if r.hushes {
-			s.unhush()
+			s.spoken(r)
 		}
 		l.release(r)
 		r = s.head
