@@ -100,7 +100,13 @@ func newPassGuard(l *loop) *passGuard {
 
 func (g *passGuard) welcome(s *session) {
 	g.become(s, g.anonymous)
-	s.vetted = false
+	s.vetted, s.stranger = false, true // as long as nobody has asked
+}
+
+func (g *passGuard) recognise(s *session) (decided bool) {
+	s.questions.begin()
+	_, decided = g.vet(s)
+	return decided
 }
 
 // vet makes sure that s, which has not logged in, is no more than a new connection to the

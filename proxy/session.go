@@ -140,6 +140,13 @@ func (s *session) next(b []byte) int {
 	}
 	req := &l.req
 	n, err := s.parser.Next(b, s.protocolLimits(), req)
+	if err != nil && s.stranger { // perhaps it need not be one
+		s.parser = resp.Parser{}
+		if !l.guard.recognise(s) {
+			return 0
+		}
+		n, err = s.parser.Next(b, s.protocolLimits(), req)
+	}
 	switch {
 	case err != nil:
 		l.stats.ProtocolErrors++
