@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -189,6 +190,38 @@ func TestRepliesWhileSubscribingInsideMulti(t *testing.T) {
 	}
 	close(release)
 	c.Expect("*2\r\n>3\r\n" + bulkOf("subscribe") + bulkOf("b") + ":2\r\n" + bulkOf("v"))
+}
+
+// TestMovedSlotIsFollowedAtOnce: a node that ends a shard subscription is asked where the slot is
+// before anything else is asked of it.
+func TestMovedSlotIsFollowedAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	var feed *proxytest.FakeConn
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		if args[0] != "SSUBSCRIBE" {
+			return ""
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		asked, feed = append(asked, args[1]), c
+		return "*3\r\n" + bulkOf("ssubscribe") + bulkOf(args[1]) + ":1\r\n"
+	})
+	_, addr, _ := startFakeCluster(t, nil, f)
+	client := clustertest.Dial(t, addr)
+	client.Do("SSUBSCRIBE", "ch")
+	client.Do("SSUBSCRIBE", "other")
+	message := "*3\r\n" + bulkOf("smessage") + bulkOf("other") + bulkOf("m")
+	mu.Lock()
+	feed.Send("*3\r\n" + bulkOf("sunsubscribe") + bulkOf("ch") + ":1\r\n" + message)
+	mu.Unlock()
+	client.Expect(message)
+	client.Do("SSUBSCRIBE", "third")
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"ch", "other", "ch", "third"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
 }
 
 // TestSubscriptionConnectionIsTurnedAway: a backend with too many clients is not one that
