@@ -231,7 +231,7 @@ func TestUsers(t *testing.T) {
 	for name, c := range map[string]*Config{
 		"flags":    mustLoad(t, []string{"--auth.mode=proxy", "--auth.users", string(want[0]), "--auth.users=" + string(want[1])}, nil),
 		"variable": mustLoad(t, []string{"--auth.mode=proxy"}, []string{"COSKY_PROXY_AUTH_USERS=" + string(want[0]) + "\n" + string(want[1]) + "\n"}),
-		"file":     mustLoad(t, []string{"--config", writeFile(t, "auth:\n  mode: proxy\n  users:\n  - 'default on >p@ss:w/rd#1,%20\"'' ~* +@all'\n  - app on nopass\n")}, nil),
+		"file":     mustLoad(t, []string{"--config", writeFile(t, "auth:\n  mode: proxy\n  users:\n  - 'default on >p@ss:w/rd#1,%20\"'' ~* +@all' #quoted\n  - app on nopass # not quoted\n")}, nil),
 	} {
 		if !reflect.DeepEqual(c.Auth.Users, want) {
 			t.Errorf("%s: got %d users, %q", name, len(c.Auth.Users), []string{string(c.Auth.Users[0])})
@@ -283,6 +283,10 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--cluster-facade", "h:1,i:1"}, want: []string{"not host:port"}},
 		{args: []string{"--cluster-facade", "h:1", "--cluster-announce", "h:2"}, want: []string{"cluster_announce h:2 (flag --cluster-announce) must be one of cluster_facade h:1 (flag --cluster-facade)"}},
 		{args: []string{"--cluster-announce", "h:2"}, want: []string{"must be one of cluster_facade off (default)"}},
+		{args: []string{"--cluster-node-timeout", "1ms"}, want: []string{"out of range; allowed: 0, or a duration", "from 100ms to 1h"}},
+		{args: []string{"--cluster-node-timeout", "soon"}, want: []string{"not a duration with a unit"}},
+		{file: "auth:\n  mode: proxy\n  users:\n    - a on\n    - b on #hunter2 ~x\n", want: []string{"cannot use the value of auth.users", ":3): YAML takes what follows", "quotes"}},
+		{file: "upstream:\n  password: hunter2 #hunter2\n", want: []string{"cannot use the value of upstream.password"}},
 		{args: []string{"--backend", "rediss://h:1"}, want: []string{"TLS to the backend (rediss:) is not supported yet"}},
 		{args: []string{"--backend", "mysql://u:hunter2@h:1"}, want: []string{"unknown kind of backend; allowed: embedded:, redis://", "redis-cluster://", "mysql://***@h:1"}},
 		{args: []string{"--backend", "redis://user@h"}, want: []string{"user without a password: write user:password@ (:password@ for a password alone), or set upstream.user and upstream.password instead"}},

@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // setting is one key of a file with its value as text.
@@ -17,6 +18,7 @@ type setting struct {
 	key   string
 	texts []string
 	err   error // the value has no text; matters only if the key is known
+	cut   bool  // YAML took a # that begins a word of the value for a comment, or so it looks
 	line  int
 }
 
@@ -107,6 +109,7 @@ func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
 		return fmt.Errorf("cannot use %q (%s:%d): it is already set in line %d", key, w.file, s.line, w.settings[i].line)
 	}
 	s.texts, s.err = values(v.Value)
+	s.cut = isCut(v.Value)
 	w.settings = append(w.settings, s)
 	return nil
 }
@@ -144,6 +147,20 @@ func scalarText(n ast.Node) (string, bool) {
 		return n.GetToken().Value, true
 	}
 	return "", false
+}
+
+// isCut reports whether a text without quotes is followed by a comment in whose place the
+// text may have been meant to go on: one without a space behind the #.
+func isCut(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.SequenceNode:
+		return slices.ContainsFunc(n.Values, isCut)
+	case *ast.StringNode:
+		next := n.GetToken().Next
+		return n.GetToken().Type == token.StringType && next != nil && next.Type == token.CommentType &&
+			next.Position.Line == line(n) && !strings.HasPrefix(next.Value, " ")
+	}
+	return false
 }
 
 func line(n ast.Node) int { return n.GetToken().Position.Line }

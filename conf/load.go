@@ -133,6 +133,9 @@ func (l *loader) applyFile(name string) error {
 		if s.err != nil {
 			return fmt.Errorf("cannot use %q (%s): %w", s.key, origin, s.err)
 		}
+		if s.cut && o.hide != nil { // free text, half of which would be lost without a word
+			return fmt.Errorf("cannot use the value of %s (%s): YAML takes what follows \" #\" for a comment, so put all of it in quotes, or a space behind the # of a comment", s.key, origin)
+		}
 		if err := l.apply(o, s.texts, origin); err != nil {
 			return err
 		}

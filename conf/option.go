@@ -97,6 +97,22 @@ func duration(key string, p *time.Duration, least, most time.Duration, help stri
 	}
 }
 
+// orZero widens a duration option by 0, which switches off what would happen then.
+func orZero(o option, p *time.Duration) option {
+	o.allowed = "0, or " + o.allowed
+	set := o.set
+	o.set = func(texts []string) error {
+		if len(texts) == 1 {
+			if d, err := parseDuration(strings.TrimSpace(texts[0])); err == nil && d == 0 {
+				*p = 0
+				return nil
+			}
+		}
+		return set(texts)
+	}
+	return o
+}
+
 func assign[T int | int64 | Bytes | time.Duration](p *T, v, least, most T, err error) error {
 	if err != nil {
 		return err

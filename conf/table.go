@@ -19,7 +19,7 @@ func options(c *Config) []option {
 		duration("drain_timeout", &c.DrainTimeout, 0, day, "how long a graceful stop waits for replies in flight"),
 		reachableAddresses("cluster_facade", &c.ClusterFacade, "proxies that clients are shown as the nodes of a Redis Cluster; off: one standalone Redis"),
 		reachableAddress("cluster_announce", &c.ClusterAnnounce, "which address of cluster-facade is this proxy; off: found by what it listens on"),
-		duration("cluster_node_timeout", &c.ClusterNodeTimeout, 0, time.Hour, "a proxy of cluster-facade that is silent for so long is shown as failed; 0: none ever is"),
+		orZero(duration("cluster_node_timeout", &c.ClusterNodeTimeout, 100*time.Millisecond, time.Hour, "a proxy of cluster-facade that is silent for so long is shown as failed; 0: none ever is"), &c.ClusterNodeTimeout),
 
 		choice("auth.mode", &au.Mode, []string{"off", "proxy", "passthrough"}, "who decides what clients may do: nobody, the proxy or the backend"),
 		secretLines("auth.users", &au.Users, "USER", "users in Redis' ACL syntax, for auth.mode proxy; a flag may be repeated"),

@@ -1,8 +1,11 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 
+	"cosky-proxy/cluster"
+	"cosky-proxy/nearcache"
 	"cosky-proxy/router/command"
 )
 
@@ -10,7 +13,7 @@ import (
 // A proxy that starts before its backend does has none until AdoptBackend.
 type abilities struct {
 	sources
-	version      string // "" until the backend has been reached
+	version      string // "" until the backend has been reached; of several masters the lowest
 	tracking     bool   // RESP3 and CLIENT TRACKING
 	fieldsExpire bool   // hash fields may expire by themselves (Redis 7.4 and later)
 	repliesFirst bool   // who publishes to itself gets the reply before the message (Redis 7.2 and later)
@@ -35,6 +38,32 @@ func (s *Server) AdoptBackend(version string, tracking bool) error {
 	}
 	s.abilities.Store(newAbilities(src, version, tracking))
 	return err
+}
+
+// follow takes over what follows from the versions of t's masters: a backend may come back
+// as another one. What was cached when fields did not expire may live too long when they do.
+func (s *Server) follow(t *cluster.Topology) {
+	old := s.abilities.Load()
+	now := *old
+	for i := range t.Shards {
+		v := cmp.Or(t.Shards[i].Primary.Version, old.version)
+		if i == 0 {
+			now.version, now.fieldsExpire = v, atLeast(v, 7, 4)
+			continue
+		}
+		if older(v, now.version) {
+			now.version = v
+		}
+		now.fieldsExpire = now.fieldsExpire || atLeast(v, 7, 4)
+	}
+	now.repliesFirst = atLeast(now.version, 7, 2)
+	if now == *old {
+		return
+	}
+	s.abilities.Store(&now)
+	if s.opts.Cache.Cache != nil && now.fieldsExpire && !old.fieldsExpire {
+		s.opts.Cache.Cache.Bump(nearcache.All)
+	}
 }
 
 // mayListen reports whether CoSky's events may become a source once the backend is known.

@@ -41,7 +41,7 @@ func (g *aclGuard) admit(s *session, cmd *command.Command, args [][]byte) (refus
 		if v == acl.DeniedCommand {
 			object = []byte(cmd.Name)
 		}
-		g.loop.srv.denials.add(s, v.Reason(), s.user, string(object))
+		g.loop.srv.denials.add(s, v.Reason(), []byte(s.user), object)
 		return v.Refusal(cmd), true
 	}
 	return g.admitPatterns(s, cmd, args), true
@@ -81,6 +81,8 @@ func hasStar(pattern []byte) bool {
 	return false
 }
 
+func (g *aclGuard) recognise(*session) (decided bool) { return true }
+
 func (g *aclGuard) admitUpload(s *session, cmd *command.Command, args [][]byte) bool {
 	return !s.stranger && g.checker.Foresee(s.rights, cmd, args)
 }
@@ -94,7 +96,7 @@ func (g *aclGuard) login(s *session, _ bool, verb, user, password []byte) (refus
 	}
 	u := g.users.Lookup(user)
 	if u == nil || !u.Authenticate(password) {
-		g.loop.srv.denials.add(s, "auth", string(user), string(verb))
+		g.loop.srv.denials.add(s, "auth", user, verb)
 		return errWrongPass, true
 	}
 	s.user, s.rights, s.stranger = u.Name, u, false
@@ -127,9 +129,14 @@ const (
 	denialReach = 10          // if it is among so many newest ones
 )
 
-func (dl *denialLog) add(s *session, reason, user, object string) {
+// maxDenialText is how many bytes are kept of what a client has chosen: a key may be as long as
+// a request.
+const maxDenialText = 4 << 10
+
+func (dl *denialLog) add(s *session, reason string, user, object []byte) {
 	now := mono.Now()
-	d := denial{1, reason, "toplevel", object, user, string(s.describe(nil, s.loop.now(), s.conn.Unconsumed())), now}
+	kept := func(b []byte) string { return string(b[:min(len(b), maxDenialText)]) }
+	d := denial{1, reason, "toplevel", kept(object), kept(user), kept(s.describe(nil, s.loop.now(), s.conn.Unconsumed())), now}
 	if s.tx != nil && s.tx.queueing {
 		d.context = "multi"
 	}

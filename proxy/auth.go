@@ -48,6 +48,10 @@ type guard interface {
 	// False: the whole of it has to be seen.
 	admitUpload(s *session, cmd *command.Command, args [][]byte) bool
 
+	// recognise finds out whether s has to log in, if that is not certain: it sends more than
+	// a stranger may.
+	recognise(s *session) (decided bool)
+
 	// login logs s in; nothing changes when it is refused. verb is the command that
 	// asks for it, resp3 the protocol that s is going to speak, a nil user the default one
 	// in the old form of AUTH.

@@ -80,6 +80,7 @@ var authScripts = []struct{ name, script string }{
 	{"publishing", "AUTH app secret|PUBLISH app1 m|PUBLISH other m|SPUBLISH app1 m|SPUBLISH other m"},
 	{"HELLO", "HELLO|HELLO 2|HELLO 3|HELLO 3 AUTH default wrong|PING|HELLO 3 AUTH off secret|HELLO 4 AUTH default pw|PING|HELLO 3 SETNAME x|HELLO 3 AUTH default pw NOSUCH|PING|GET k"},
 	{"HELLO with a name", "HELLO 3 AUTH app secret SETNAME me|GET app:k|CLIENT GETNAME|ACL WHOAMI|GET k|HELLO 2|GET app:k|HELLO 3 AUTH app wrong|GET app:k"},
+	{"HELLO with several logins", "HELLO 3 AUTH app secret AUTH default pw|ACL WHOAMI|HELLO 2 AUTH app secret AUTH default wrong|ACL WHOAMI|HELLO 3 AUTH default pw AUTH app secret AUTH default pw SETNAME n|ACL WHOAMI"},
 	{"HELLO of a stranger to RESP3", "HELLO 3 AUTH zero x|GET k|ECHO x|PING|HELLO 3"},
 	{"HELLO in the wrong order", "HELLO 3 SETNAME me AUTH default pw|CLIENT GETNAME|HELLO 3 AUTH default|HELLO x|HELLO 2 AUTH default pw"},
 	{"subscribing", "AUTH app secret|SUBSCRIBE other|SUBSCRIBE app1 other|PSUBSCRIBE app1|PSUBSCRIBE a*|SUBSCRIBE app1|GET app:k|PSUBSCRIBE app*|PSUBSCRIBE *|UNSUBSCRIBE other|PING"},
@@ -129,13 +130,26 @@ func TestStrangersMaySendLittle(t *testing.T) {
 	for _, mode := range []proxy.AuthMode{proxy.AuthProxy, proxy.AuthPassthrough} {
 		w := startAuthTwins(t, mode, people)
 		for _, raw := range []string{
-			"PING\r\n" + eleven, "PING\r\n" + big, "PING\r\n*10\r\n" + strings.Repeat("$1\r\nx\r\n", 10), "PING\r\n*2\r\n$3\r\nGET\r\n$99999999999\r\n",
+			eleven, big, "ECHO x\r\n" + big, "PING\r\n" + eleven, "PING\r\n" + big, "PING\r\n*10\r\n" + strings.Repeat("$1\r\nx\r\n", 10), "PING\r\n*2\r\n$3\r\nGET\r\n$99999999999\r\n",
 			"PING\r\n" + login + eleven, login + big, "PING\r\n" + login + "RESET\r\nPING\r\n" + eleven, "PING\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\n",
 			"AUTH pw\r\nSET k 180\r\nGET k\r\n", "AUTH \"pw\"\r\nSET k 180\r\nGET k\r\n",
 		} {
 			if want, got := talk(t, w.direct.Addr, raw), talk(t, w.proxy, raw); got != want {
 				t.Errorf("%s: %.60q:\ngot  %.200q\nwant %.200q", mode, raw, got, want)
 			}
+		}
+	}
+}
+
+// TestNobodyIsAStranger: where the backend wants no login, the very first request may be large.
+func TestNobodyIsAStranger(t *testing.T) {
+	g := startGuarded(t, ownUser)
+	g.admin.Do("ACL", "SETUSER", "default", "nopass")
+	value := strings.Repeat("x", 100<<10)
+	for range 3 {
+		c := clustertest.Dial(t, g.addr)
+		if got := c.Do("SET", "k", value); got != "+OK\r\n" {
+			t.Errorf("got %q", got)
 		}
 	}
 }
@@ -179,6 +193,20 @@ func TestDenialsAreLogged(t *testing.T) {
 	want := volatile.ReplaceAllString(runScript(t, w.direct.Addr, script), "")
 	if got := volatile.ReplaceAllString(runScript(t, w.proxy, script), ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestDenialsAreShort: what is remembered of a denial does not grow with the request.
+func TestDenialsAreShort(t *testing.T) {
+	w := startAuthTwins(t, proxy.AuthProxy, people)
+	c := clustertest.Dial(t, w.proxy)
+	c.Do("AUTH", "app", "secret")
+	if got := c.Do("GET", strings.Repeat("k", 100<<10)); got != noPerm {
+		t.Errorf("got %q", got)
+	}
+	c.Do("AUTH", "pw")
+	if got := c.Do("ACL", "LOG", "1"); len(got) > 5<<10 || !strings.Contains(got, "kkk") {
+		t.Errorf("an entry of %d bytes: %.300q", len(got), got)
 	}
 }
 

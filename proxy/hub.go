@@ -398,7 +398,8 @@ func (a *audience) cut(kind subKind, name []byte) {
 	}
 }
 
-// moved: the slot of a shard channel has left the feed's node.
+// moved: the slot of a shard channel has left the feed's node. It is asked once more,
+// because it knows better than the topology where the slot is now, and every moment costs messages.
 func (a *audience) moved(f *feed, name string) {
 	a.hub.loop.srv.opts.Topology.Refresh("a shard channel left " + f.node.addr)
 	t := a.topics[kindShard][name]
@@ -410,7 +411,7 @@ func (a *audience) moved(f *feed, name string) {
 		return
 	}
 	f.gone(ln)
-	a.astray(t, "its slot left "+f.node.addr, false)
+	a.astray(t, "its slot left "+f.node.addr, true)
 }
 
 // uses reports whether there is a feed from n.

@@ -45,6 +45,7 @@ func (s *session) muted() bool {
 
 // fade ends what was to last for one command only (Redis' resetClient).
 func (s *session) fade() {
+	s.questions = questions{}
 	m := &s.mute
 	m.on, m.skip = m.off || m.skip, false
 	s.fleeting = m.on && !m.off

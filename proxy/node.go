@@ -230,8 +230,11 @@ func (n *node) dropIdle(ln *lane) {
 	for i, o := range idle {
 		if o == ln {
 			n.idle[ln.key] = append(idle[:i], idle[i+1:]...)
-			return
+			break
 		}
+	}
+	if len(n.idle[ln.key]) == 0 { // keys come and go with clients' logins
+		delete(n.idle, ln.key)
 	}
 }
 

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
@@ -35,10 +36,53 @@ type login struct {
 
 // question is what a session waits for the answer of.
 type question struct {
-	as       *credential // that asks to be used; nil: the question is about a command
+	about    matter
+	as       *credential // that asks to be used, until it is or is not; of a login only
 	refusal  string      // error line; empty: yes
 	answered bool
 }
+
+// matter is what a question is about.
+type matter uint8
+
+const (
+	aboutNewcomers matter = iota // what a new connection may do without a login
+	aboutStrangers               // what those without a login may still do
+	aboutLogin
+	aboutProtocol
+	aboutCommand
+)
+
+// questions are those about the command that a session is at, oldest first. Whenever one is
+// answered the command begins anew, so it finds the answers it has got already, in the
+// order in which it asked.
+type questions struct {
+	list []*question
+	next int // of list, the first one that the command has not come to yet
+}
+
+// begin: the command comes, perhaps again.
+func (qs *questions) begin() { qs.next = 0 }
+
+// find returns the next question about m, nil when it has not been asked.
+func (qs *questions) find(m matter) *question {
+	for _, q := range qs.list[qs.next:] {
+		if q.about == m {
+			return q
+		}
+	}
+	return nil
+}
+
+// ask appends a question.
+func (qs *questions) ask(m matter) *question {
+	q := &question{about: m}
+	qs.list = append(qs.list, q)
+	return q
+}
+
+// pass goes on behind q.
+func (qs *questions) pass(q *question) { qs.next = slices.Index(qs.list, q) + 1 }
 
 func newPassGuard(l *loop) *passGuard {
 	g := &passGuard{
@@ -56,7 +100,13 @@ func newPassGuard(l *loop) *passGuard {
 
 func (g *passGuard) welcome(s *session) {
 	g.become(s, g.anonymous)
-	s.vetted = false
+	s.vetted, s.stranger = false, true // as long as nobody has asked
+}
+
+func (g *passGuard) recognise(s *session) (decided bool) {
+	s.questions.begin()
+	_, decided = g.vet(s)
+	return decided
 }
 
 // vet makes sure that s, which has not logged in, is no more than a new connection to the
@@ -74,8 +124,8 @@ func (g *passGuard) vet(s *session) (refusal string, decided bool) {
 		return "", true
 	}
 	rules := g.loop.srv.rules.Load()
-	if s.question != nil || g.loop.now() > c.askedUntil || c.askedRules != rules {
-		refusal, _, decided = g.consult(s, func(q *question) {
+	if s.questions.find(aboutStrangers) != nil || g.loop.now() > c.askedUntil || c.askedRules != rules {
+		refusal, _, decided = g.consult(s, aboutStrangers, func(q *question) {
 			g.loop.put(laneKey{as: c}, [][]byte{[]byte("PING")}, func(reply []byte) { g.answer(s, q, c.tried(g, reply, rules)) })
 		})
 		if !decided || refusal != "" {
@@ -100,8 +150,8 @@ func (c *credential) tried(g *passGuard, reply []byte, rules uint64) (refusal st
 }
 
 func (g *passGuard) vetFirst(s *session) (refusal string, decided bool) {
-	if s.question != nil || !g.anonymous.guarded && (g.loop.now() > g.openUntil || g.openRules != g.loop.srv.rules.Load()) {
-		refusal, _, decided = g.consult(s, func(q *question) {
+	if s.questions.find(aboutNewcomers) != nil || !g.anonymous.guarded && (g.loop.now() > g.openUntil || g.openRules != g.loop.srv.rules.Load()) {
+		refusal, _, decided = g.consult(s, aboutNewcomers, func(q *question) {
 			g.probe(func(refusal string) { g.answer(s, q, refusal) })
 		})
 		if !decided || refusal != "" {
@@ -140,8 +190,10 @@ func (g *passGuard) probe(then func(refusal string)) {
 }
 
 func (g *passGuard) leave(s *session) {
-	if s.question != nil && s.question.as != nil {
-		g.letGo(s.question.as)
+	for _, q := range s.questions.list {
+		if q.as != nil {
+			g.letGo(q.as)
+		}
 	}
 	g.letGo(s.as)
 }
@@ -236,7 +288,7 @@ func (l *loop) revoked(c *credential) {
 }
 
 func (g *passGuard) login(s *session, resp3 bool, _, user, password []byte) (refusal string, decided bool) {
-	refusal, as, decided := g.consult(s, func(q *question) {
+	refusal, as, decided := g.consult(s, aboutLogin, func(q *question) {
 		c, refusal := g.intern(login{string(user), string(password), user != nil})
 		if c == nil {
 			g.answer(s, q, refusal)
@@ -262,21 +314,25 @@ func (g *passGuard) login(s *session, resp3 bool, _, user, password []byte) (ref
 }
 
 // consult asks a question and has s wait for the answer, with which its command comes
-// again: then consult returns it. as is the credential that was asked for.
-func (g *passGuard) consult(s *session, ask func(q *question)) (refusal string, as *credential, decided bool) {
-	if s.question == nil {
+// again: then consult returns it. as is the credential that was asked for; it is the caller's
+// from then on, once.
+func (g *passGuard) consult(s *session, about matter, ask func(q *question)) (refusal string, as *credential, decided bool) {
+	q := s.questions.find(about)
+	if q == nil {
 		if s.drain() {
 			return "", nil, false
 		}
-		s.question = new(question)
-		ask(s.question)
+		q = s.questions.ask(about)
+		s.fleeting = true
+		ask(q)
 	}
-	if q := s.question; q.answered {
-		s.question = nil
-		return q.refusal, q.as, true
+	if !q.answered {
+		s.pause(waitVerdict)
+		return "", nil, false
 	}
-	s.pause(waitVerdict)
-	return "", nil, false
+	s.questions.pass(q)
+	as, q.as = q.as, nil
+	return q.refusal, as, true
 }
 
 // answer ends the wait for q.
@@ -317,7 +373,7 @@ func (g *passGuard) greet(s *session, resp3 bool) (refusal string, decided bool)
 	if resp3 {
 		proto = "3"
 	}
-	refusal, _, decided = g.consult(s, func(q *question) { g.verify(s, q, laneKey{resp3: resp3, as: s.as}, []string{"HELLO", proto}) })
+	refusal, _, decided = g.consult(s, aboutProtocol, func(q *question) { g.verify(s, q, laneKey{resp3: resp3, as: s.as}, []string{"HELLO", proto}) })
 	return refusal, decided
 }
 
@@ -326,6 +382,7 @@ func (g *passGuard) admitUpload(s *session, _ *command.Command, _ [][]byte) bool
 }
 
 func (g *passGuard) admit(s *session, cmd *command.Command, args [][]byte) (refusal string, decided bool) {
+	s.questions.begin()
 	g.watchRules(s, cmd)
 	queueing := s.tx != nil && s.tx.queueing
 	switch {
@@ -341,10 +398,10 @@ func (g *passGuard) admit(s *session, cmd *command.Command, args [][]byte) (refu
 	if !g.answersItself(cmd) {
 		return "", true
 	}
-	if o := g.opinions.of(s, cmd, args); s.question == nil && o != nil && o.until != 0 {
+	if o := g.opinions.of(s, cmd, args); s.questions.find(aboutCommand) == nil && o != nil && o.until != 0 {
 		return o.verdict(s, cmd), true
 	}
-	refusal, _, decided = g.consult(s, func(q *question) {
+	refusal, _, decided = g.consult(s, aboutCommand, func(q *question) {
 		g.opinions.ask(s, cmd, args, func(o *opinion) { g.answer(s, q, o.verdict(s, cmd)) })
 	})
 	return refusal, decided

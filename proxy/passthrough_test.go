@@ -160,6 +160,21 @@ func TestPasswordAskedForLater(t *testing.T) {
 	}
 }
 
+// TestPasswordNotAskedForAnyMore: whoever was refused for want of a login is served once the
+// backend does without, whatever it begins with.
+func TestPasswordNotAskedForAnyMore(t *testing.T) {
+	g := startGuarded(t, ownUser, func(o *proxy.Options) { o.Cache.MaxStaleness = 20 * time.Millisecond })
+	stranger := clustertest.Dial(t, g.addr)
+	if got := stranger.Do("PING"); got != "-NOAUTH Authentication required.\r\n" {
+		t.Fatalf("got %q", got)
+	}
+	g.admin.Do("ACL", "SETUSER", "default", "nopass")
+	eventually(t, "the protocol to change", func() bool { return stranger.Do("HELLO", "3")[0] == '%' })
+	if got := stranger.Do("CLIENT", "GETNAME"); got != "_\r\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestReconnectsLogIn: however often the backend's connections are replaced, each is logged
 // in before it carries a command.
 func TestReconnectsLogIn(t *testing.T) {

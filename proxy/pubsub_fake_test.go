@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -155,6 +156,71 @@ func TestShardSubscriptionIsRedirected(t *testing.T) {
 				t.Errorf("%d subscriptions at the new owner, %d of them again; want 2, and 1 or 2", b.Calls("SSUBSCRIBE"), got.Resubscriptions)
 			}
 		})
+	}
+}
+
+// TestRepliesWhileSubscribingInsideMulti: what is answered before EXEC takes nothing away from it.
+func TestRepliesWhileSubscribingInsideMulti(t *testing.T) {
+	release := make(chan struct{})
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "SUBSCRIBE":
+			return "*3\r\n" + bulkOf("subscribe") + bulkOf(args[1]) + ":1\r\n"
+		case "PUBLISH":
+			return ":1\r\n"
+		case "MULTI":
+			return "+OK\r\n"
+		case "GET":
+			return "+QUEUED\r\n"
+		case "EXEC":
+			<-release
+			return "*2\r\n+PONG\r\n$1\r\nv\r\n"
+		}
+		return ""
+	})
+	o := proxytest.Options(t, proxytest.Single(f.Addr))
+	o.Loops, o.Backend.Version = 1, "7.2.0"
+	_, addr := proxytest.Start(t, o)
+	clustertest.Dial(t, addr).Do("SUBSCRIBE", "b")
+	c := clustertest.Dial(t, addr)
+	played(c, []string{"HELLO", "3"}, []string{"SUBSCRIBE", "a"})
+	c.Send(oneWrite(words("PUBLISH a m"), words("MULTI"), words("SUBSCRIBE b"), words("GET k"), words("EXEC")))
+	for _, want := range []string{":1\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n"} {
+		c.Expect(want)
+	}
+	close(release)
+	c.Expect("*2\r\n>3\r\n" + bulkOf("subscribe") + bulkOf("b") + ":2\r\n" + bulkOf("v"))
+}
+
+// TestMovedSlotIsFollowedAtOnce: a node that ends a shard subscription is asked where the slot is
+// before anything else is asked of it.
+func TestMovedSlotIsFollowedAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	var feed *proxytest.FakeConn
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		if args[0] != "SSUBSCRIBE" {
+			return ""
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		asked, feed = append(asked, args[1]), c
+		return "*3\r\n" + bulkOf("ssubscribe") + bulkOf(args[1]) + ":1\r\n"
+	})
+	_, addr, _ := startFakeCluster(t, nil, f)
+	client := clustertest.Dial(t, addr)
+	client.Do("SSUBSCRIBE", "ch")
+	client.Do("SSUBSCRIBE", "other")
+	message := "*3\r\n" + bulkOf("smessage") + bulkOf("other") + bulkOf("m")
+	mu.Lock()
+	feed.Send("*3\r\n" + bulkOf("sunsubscribe") + bulkOf("ch") + ":1\r\n" + message)
+	mu.Unlock()
+	client.Expect(message)
+	client.Do("SSUBSCRIBE", "third")
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"ch", "other", "ch", "third"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
 	}
 }
 

@@ -96,13 +96,24 @@ func New(opts Options) (*Server, error) {
 // atLeast compares a redis_version with major.minor. An unreadable one counts as
 // new: features of newer servers only make the cache more careful.
 func atLeast(version string, major, minor int) bool {
+	a, b, ok := majorMinor(version)
+	return !ok || a > major || a == major && b >= minor
+}
+
+// older reports whether version a is certainly below b.
+func older(a, b string) bool {
+	major, minor, ok := majorMinor(b)
+	return ok && !atLeast(a, major, minor)
+}
+
+func majorMinor(version string) (major, minor int, ok bool) {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {
-		return true
+		return 0, 0, false
 	}
-	a, err1 := strconv.Atoi(parts[0])
-	b, err2 := strconv.Atoi(parts[1])
-	return err1 != nil || err2 != nil || a > major || a == major && b >= minor
+	major, err1 := strconv.Atoi(parts[0])
+	minor, err2 := strconv.Atoi(parts[1])
+	return major, minor, err1 == nil && err2 == nil
 }
 
 // Listen binds every listener.
@@ -151,6 +162,7 @@ func (s *Server) closeListeners() {
 
 // Adopt tells every loop about a new topology. Any goroutine.
 func (s *Server) Adopt(t *cluster.Topology) {
+	s.follow(t)
 	for _, l := range s.loops {
 		l.nl.Post(func() { l.adopt(t) })
 	}
@@ -162,6 +174,9 @@ func (s *Server) Adopt(t *cluster.Topology) {
 // Run serves until ctx is done, then stops gracefully: no new clients, replies in
 // flight are delivered, and whatever is left after the drain timeout is cut.
 func (s *Server) Run(ctx context.Context) error {
+	if t := s.opts.Topology.Current(); t != nil {
+		s.follow(t)
+	}
 	var loops sync.WaitGroup
 	for _, l := range s.loops {
 		l.nl.Post(l.start)

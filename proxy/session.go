@@ -52,7 +52,7 @@ type session struct {
 	as           *credential // what its lanes log in with; nil: the proxy's own
 	rights       *acl.User   // what it may do; nil: somebody else decides
 	stranger     bool        // has to log in before anything else
-	question     *question   // it waits for the answer of, or for that to be looked at
+	questions    questions   // of the guard, about its next command
 	vetted       bool        // the backend has been asked what a client without a login may do since it came
 	rulesChanged bool        // its last command may have changed what users may do
 	since        int64       // connected at (mono)
@@ -140,6 +140,13 @@ func (s *session) next(b []byte) int {
 	}
 	req := &l.req
 	n, err := s.parser.Next(b, s.protocolLimits(), req)
+	if err != nil && s.stranger { // perhaps it need not be one
+		s.parser = resp.Parser{}
+		if !l.guard.recognise(s) {
+			return 0
+		}
+		n, err = s.parser.Next(b, s.protocolLimits(), req)
+	}
 	switch {
 	case err != nil:
 		l.stats.ProtocolErrors++
@@ -383,7 +390,7 @@ func (s *session) advance() {
 		}
 		s.inflight--
 		if r.hushes {
-			s.unhush()
+			s.spoken(r)
 		}
 		l.release(r)
 		r = s.head

@@ -255,6 +255,5 @@ func (s *session) flushPushes() {
 // unhush lets messages through again that waited for a reply, which has been written.
 func (s *session) unhush() {
 	s.hushed--
-	s.dropEarly()
 	s.flushPushes()
 }

@@ -133,8 +133,18 @@ func (s *session) prepared(tx *transaction, topics []*topic, cause string) {
 // unprepare undoes prepare for a transaction that is not executed.
 func (s *session) unprepare(tx *transaction) {
 	if tx.sub.asked {
+		s.dropEarly()
 		s.unhush()
 	}
+}
+
+// spoken: the reply to r, which hushes, has been written. Only an EXEC ends what is prepared
+// for it: other commands that hush may be answered while it is in flight.
+func (s *session) spoken(r *request) {
+	if r.block != nil {
+		s.dropEarly()
+	}
+	s.unhush()
 }
 
 // hush keeps messages back until r, the EXEC of tx, has been answered.

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
@@ -198,6 +200,52 @@ func TestBackendThatListsNothing(t *testing.T) {
 	if n := strings.Count(log.String(), "cannot list the backend's commands"); n != 1 {
 		t.Errorf("logged %d times: %s", n, log.String())
 	}
+}
+
+// TestBackendOfAnotherVersion: what follows from the backend's version follows from the
+// present one.
+func TestBackendOfAnotherVersion(t *testing.T) {
+	r := clustertest.StartRedis(t)
+	topology := proxytest.Single(r.Addr)
+	o := proxytest.Options(t, topology)
+	o.Loops, o.Cache.MaxStaleness = 1, 100*time.Millisecond
+	s, addr := proxytest.Start(t, o)
+	c := clustertest.Dial(t, addr)
+	version := func(want string) {
+		t.Helper()
+		if got := c.Do("HELLO", "2"); !strings.Contains(got, bulkOf("version")+bulkOf(want)) {
+			t.Fatalf("got %q, want version %s", got, want)
+		}
+	}
+	c.Do("HSET", "ns:svc_itc:a", "f", "v")
+	misses := func() uint64 {
+		c.Do("HGETALL", "ns:svc_itc:a")
+		return s.Stats().Misses
+	}
+	cached := func() error {
+		hits := s.Stats().Hits
+		if misses(); s.Stats().Hits == hits {
+			return errors.New("no hit")
+		}
+		return nil
+	}
+	version("7.0.15")
+	clustertest.Await(t, "a cached hash", cached)
+	before := misses()
+	topology.Set(cluster.NewSingle(2, cluster.Standalone, &cluster.Node{ID: r.Addr, Addr: r.Addr, Version: "7.4.1"}))
+	s.Adopt(topology.Current())
+	version("7.4.1")
+	if got := misses(); got == before {
+		t.Error("what was cached without a thought of fields that expire is served")
+	}
+	clustertest.Await(t, "a cached hash", cached)
+	before = misses()
+	clustertest.Await(t, "the entry to end with max_staleness", func() error {
+		if misses() == before {
+			return errors.New("it is served")
+		}
+		return nil
+	})
 }
 
 func TestModuleLoadedLater(t *testing.T) {

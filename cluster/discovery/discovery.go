@@ -26,8 +26,9 @@ const (
 	maxPause = 250 * time.Millisecond
 )
 
-// firstPause is the pause between two attempts while nothing has been reached yet.
-const firstPause = 500 * time.Millisecond
+// retryPause is the pause between two attempts while they fail: a server that comes back may
+// be another version.
+const retryPause = 500 * time.Millisecond
 
 // Options configure a Discovery.
 type Options struct {
@@ -149,8 +150,8 @@ func (d *Discovery) Run(ctx context.Context) {
 	for {
 		reason := "timer"
 		var again <-chan time.Time
-		if d.Current() == nil {
-			again = time.After(firstPause)
+		if d.down {
+			again = time.After(retryPause)
 		}
 		select {
 		case <-ctx.Done():
@@ -158,7 +159,7 @@ func (d *Discovery) Run(ctx context.Context) {
 		case reason = <-d.wake:
 		case <-timer.C:
 		case <-again:
-			reason = "nothing reached so far"
+			reason = "the last attempt failed"
 		}
 		d.opts.Logger.Debug("looking at the topology", "reason", reason)
 		start := time.Now()

@@ -175,6 +175,29 @@ func TestStandaloneSurvivesARestart(t *testing.T) {
 	}
 }
 
+// A server that has come back is looked at although nobody asks for it.
+func TestFailedSnapshotIsTriedAgain(t *testing.T) {
+	server := clustertest.StartRedis(t)
+	d := open(t, "redis://"+server.Addr, func(o *Options) { o.RefreshInterval = time.Hour })
+	run(t, d)
+	before := d.info.Load()
+	server.Stop()
+	d.Refresh("test")
+	clustertest.Await(t, "the request to be seen", func() error {
+		if len(d.wake) > 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	server.Restart()
+	clustertest.Await(t, "another snapshot", func() error {
+		if d.info.Load() == before {
+			return errors.New("none")
+		}
+		return nil
+	})
+}
+
 func TestCluster(t *testing.T) {
 	c := clustertest.StartCluster(t, 3, 1)
 	for i := range 20000 { // among them are some for the slot that moves
