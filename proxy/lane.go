@@ -215,6 +215,9 @@ func (ln *lane) open() {
 
 // send queues r, whose bytes are raw, behind everything sent on this lane.
 func (ln *lane) send(r *request, raw []byte) {
+	if r.caching != "" && !r.alone {
+		ln.optFor(r)
+	}
 	now := ln.loop.now()
 	r.lane, r.off, r.size, r.sentAt = ln, ln.queued, len(raw), now
 	ln.loop.seq++
