@@ -390,3 +390,42 @@ func TestHomeOfDismissedNode(t *testing.T) {
 		})
 	}
 }
+
+// TestSwappedDatabases: whoever swaps databases through the proxy makes cached values void,
+// although Redis announces nothing then.
+func TestSwappedDatabases(t *testing.T) {
+	backend := clustertest.StartRedis(t)
+	s, addr := proxytest.Start(t, strict(t, backend, netloop.DefaultTransport))
+	c := clustertest.Dial(t, addr)
+	const key = "ns:cfg:swapped"
+	c.Do("SELECT", "1")
+	c.Do("HSET", key, "in", "one")
+	c.Do("SELECT", "0")
+	c.Do("HSET", key, "in", "zero")
+	sha := strings.Trim(c.Do("SCRIPT", "LOAD", "redis.call('SwapDB', 1, 0)"), "$40\r\n")
+	for _, swap := range [][]string{
+		{"SWAPDB", "0", "1"}, {"EVAL", "redis.call('swapdb', 0, 1)", "0"}, {"EVAL", "redis.call('swapdb', 0, 1)", "1", "k"}, {"EVALSHA", sha, "0"},
+	} {
+		for _, transaction := range []bool{false, true} {
+			hits := s.Stats().Hits
+			clustertest.Await(t, "a cached read", func() error {
+				if c.Do("HGETALL", key); s.Stats().Hits == hits {
+					return errString("not yet")
+				}
+				return nil
+			})
+			if transaction {
+				c.Send(encodeAll([]string{"MULTI"}, swap, []string{"EXEC"}))
+				for range 3 {
+					c.ReadReply()
+				}
+			} else {
+				c.Do(swap...)
+			}
+			got, want := c.Do("HGETALL", key), "*2\r\n"+bulkOf("in")+c.Do("HGET", key, "in")
+			if got != want {
+				t.Errorf("after %s (MULTI %t): got %q, want %q", swap, transaction, got, want)
+			}
+		}
+	}
+}

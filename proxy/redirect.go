@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"strings"
 	"time"
 
@@ -21,7 +20,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 		return false
 	}
 	line := reply[1 : len(reply)-2]
-	word, _, _ := bytes.Cut(line, []byte{' '})
+	word := firstWord(line)
 	if refusesCommands(word) {
 		l.doubt()
 	}
