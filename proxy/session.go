@@ -478,7 +478,9 @@ func (s *session) OnEOF() {
 // finishAndClose closes once every reply has been written.
 func (s *session) finishAndClose() {
 	s.closing = true
-	s.conn.PauseRead()
+	if !s.patient { // see pause
+		s.conn.PauseRead()
+	}
 	if s.inflight == 0 {
 		s.conn.CloseAfterFlush()
 	}

@@ -146,6 +146,9 @@ func (s *session) feed(b []byte) int {
 			u.pin.giveBack()
 			u.pin.lastRead = l.now()
 		}
+		if l.draining {
+			s.finishAndClose()
+		}
 	}
 	return n
 }
