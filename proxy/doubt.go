@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"time"
 
 	"cosky-proxy/router/command"
@@ -27,6 +28,12 @@ func refusesCommands(word []byte) bool {
 		return true
 	}
 	return false
+}
+
+// firstWord is the code of an error line.
+func firstWord(line []byte) []byte {
+	word, _, _ := bytes.Cut(line, []byte{' '})
+	return word
 }
 
 // configSet passes CONFIG SET on; what the backend refuses may change with it.

@@ -173,3 +173,39 @@ func TestTransactionsOutOfMemory(t *testing.T) {
 	c.Cmd("EXEC")
 	c.Expect("*3\r\n+OK\r\n$2\r\nme\r\n$1\r\n6\r\n")
 }
+
+// TestBusyServerRefusesNewConnections: a connection that needs another database cannot be had from
+// a busy server. Whoever needs it is told so; nobody else is kept from stopping the script.
+func TestBusyServerRefusesNewConnections(t *testing.T) {
+	runner, other := startBusy(t, netloop.DefaultTransport)
+	awaitBusy(t, other)
+	addr := other.Net().RemoteAddr().String()
+	blocked := clustertest.Dial(t, addr)
+	if got := blocked.Do("BLPOP", "q", "0"); !strings.HasPrefix(got, "-BUSY ") { // on a connection whose id it does not tell
+		t.Errorf("BLPOP answered %q, want -BUSY", got)
+	}
+	if got := clustertest.Dial(t, addr).Do("SELECT", "7"); !strings.HasPrefix(got, "-BUSY ") {
+		t.Errorf("SELECT answered %q, want -BUSY", got)
+	}
+	kill(t, runner, other)
+	blocked.Cmd("BLPOP", "q", "0")
+	clustertest.Await(t, "the client to be unblocked", func() error {
+		if n := other.Do("CLIENT", "UNBLOCK", idOfBlocked(other)); n != ":1\r\n" {
+			return errString(n)
+		}
+		return nil
+	})
+	blocked.Expect("*-1\r\n")
+}
+
+// idOfBlocked is the id of the client that waits in a blocking command.
+func idOfBlocked(c *clustertest.Conn) string {
+	for _, line := range strings.Split(c.Do("CLIENT", "LIST"), "\n") {
+		if strings.Contains(line, " flags=b ") {
+			_, id, _ := strings.Cut(line, "id=")
+			id, _, _ = strings.Cut(id, " ")
+			return id
+		}
+	}
+	return "0"
+}

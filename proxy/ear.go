@@ -59,11 +59,25 @@ func (l *loop) listen(id int64, as *credential, done func(e *ear, cause string))
 			if e == nil {
 				e = &ear{loop: l, id: id, client: f.client, at: f.at, lanes: make(map[*node]*lane), login: as}
 				l.ears[id] = e
+				e.verify()
 			}
 			e.use(done)
 			return
 		}
 		done(nil, "")
+	})
+}
+
+// verify closes the ear if its client has gone before it was made: nobody would do so later.
+func (e *ear) verify() {
+	e.at.nl.Post(func() {
+		if e.client.closed {
+			e.loop.nl.Post(func() {
+				if !e.gone {
+					e.close()
+				}
+			})
+		}
 	})
 }
 

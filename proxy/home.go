@@ -52,7 +52,6 @@ func (st *setting) append(out []byte, h *home, n *node) []byte {
 // lane is the home's connection to n.
 func (h *home) lane(s *session, n *node) (ln *lane, cause string) {
 	if ln := h.lanes[n]; ln != nil {
-		h.tracking.prefix(ln)
 		return ln, ""
 	}
 	if ln, cause = n.private(s, s.laneKey()); cause != "" {
@@ -68,7 +67,6 @@ func (h *home) lane(s *session, n *node) (ln *lane, cause string) {
 				return nil, cause
 			}
 		}
-		t.prefix(ln)
 	}
 	return ln, ""
 }
@@ -116,10 +114,16 @@ func (h *home) has(topic topicOf) bool {
 func (s *session) homeLost(ln *lane) {
 	delete(s.home.lanes, ln.node)
 	delete(s.loop.vigil, ln)
-	if s.home.tracking != nil {
-		s.loop.srv.log.Debug("client closed", "client", s.addr, "reason", "a connection that hears of invalidations for it is lost")
-		s.finishAndClose()
+	if s.home.tracking == nil {
+		return
 	}
+	const reason = "a connection that hears of invalidations for it is lost"
+	if s.patient { // it may wait for ever for what is in flight
+		s.close(reason)
+		return
+	}
+	s.loop.srv.log.Debug("client closed", "client", s.addr, "reason", reason)
+	s.finishAndClose()
 }
 
 // greet switches the protocol of every connection.

@@ -215,6 +215,9 @@ func (ln *lane) open() {
 
 // send queues r, whose bytes are raw, behind everything sent on this lane.
 func (ln *lane) send(r *request, raw []byte) {
+	if r.caching != "" && !r.alone {
+		ln.optFor(r)
+	}
 	now := ln.loop.now()
 	r.lane, r.off, r.size, r.sentAt = ln, ln.queued, len(raw), now
 	ln.loop.seq++
@@ -418,9 +421,16 @@ func (ln *lane) handshaken(reply []byte) {
 	if ln.kind == lanePin && ln.handshake == 1 { // an id that is refused is not known, that is all
 		if kind, id, _ := resp.ReadHeader(reply); kind == ':' {
 			ln.serverID = id
+		} else if refusesCommands(firstWord(reply[1:])) { // others may be told
+			ln.strayed = true
 		}
 	} else if reply[0] == '-' {
 		line := string(reply[1 : len(reply)-2])
+		if ln.kind != laneFetch && refusesCommands(firstWord(reply[1:])) { // SELECT, for the time being; it is no matter of the login
+			ln.loop.doubt()
+			ln.fail(line)
+			return
+		}
 		if as := ln.key.as; as != nil {
 			ln.notAccepted(as, line)
 			return

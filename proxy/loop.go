@@ -158,7 +158,7 @@ func (l *loop) reapIdle(now int64) {
 		return
 	}
 	for s := range l.sessions {
-		if s.head == nil && s.subscriptions() == 0 && s.monitor == nil && now-s.lastSeen > idle {
+		if s.head == nil && s.subscriptions() == 0 && s.monitor == nil && s.wait != waitPause && now-s.lastSeen > idle {
 			s.close("idle")
 		}
 	}

@@ -93,7 +93,7 @@ func (tx *transaction) touchesKeys() bool {
 // line passes a whole line on.
 func (m *monitor) line(l *loop, line []byte) {
 	if !l.housekeeping(line) {
-		m.s.emit(line)
+		m.s.witness(line)
 	}
 }
 
@@ -181,7 +181,15 @@ func (s *session) show(args [][]byte) {
 
 func (l *loop) tell(line []byte) {
 	for m := range l.monitors {
-		m.emit(line)
+		m.witness(line)
+	}
+}
+
+// witness gives the session a line of MONITOR. CLIENT REPLY drops it like a reply (addReply in
+// feedMonitors), other than messages.
+func (s *session) witness(line []byte) {
+	if !s.mute.on {
+		s.emit(line)
 	}
 }
 
@@ -214,11 +222,6 @@ func appendQuoted(b, arg []byte) []byte {
 // emit sends the client something that is no reply to a command, between replies
 // only. A client that does not take it in time is cut off.
 func (s *session) emit(b []byte) {
-	if s.midReply || s.hushed > 0 {
-		s.pushes = append(s.pushes, b...)
-	} else {
-		s.conn.Out = append(s.conn.Reserve(len(b)), b...)
-		s.conn.Dirty()
-	}
+	s.writePush(b)
 	s.checkMessages()
 }

@@ -36,6 +36,9 @@ func (s *session) muted() bool {
 	if !s.mute.on {
 		return false
 	}
+	if s.lastCmd == nil {
+		return true
+	}
 	switch s.lastCmd.Name {
 	case "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe":
 		return false

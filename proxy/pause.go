@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/router/command"
 )
 
@@ -23,6 +24,7 @@ const (
 type pauseState struct {
 	kind  pauseKind
 	until int64 // mono
+	timer *netloop.Timer
 	held  []*session
 }
 
@@ -119,16 +121,19 @@ func (ln *lane) keepsToItself() bool {
 func (l *loop) suspend(kind pauseKind, until int64) {
 	p := &l.paused
 	p.kind, p.until = max(p.kind, kind), max(p.until, until)
-	l.nl.AfterFunc(time.Duration(p.until-l.now()), func() {
-		if l.now() >= p.until {
-			l.unsuspend()
-		}
-	})
+	if p.timer == nil {
+		p.timer = l.nl.AfterFunc(time.Duration(p.until-l.now()), l.unsuspend)
+		return
+	}
+	p.timer.Reset(time.Duration(p.until - l.now()))
 }
 
 // unsuspend lets the clients go on with the commands that were held.
 func (l *loop) unsuspend() {
 	held := l.paused.held
+	if l.paused.timer != nil {
+		l.paused.timer.Stop()
+	}
 	l.paused = pauseState{}
 	for _, s := range held {
 		if s.wait == waitPause {
@@ -153,6 +158,9 @@ func (s *session) suspended(cmd *command.Command, args [][]byte) bool {
 func (l *loop) mayReplicate(cmd *command.Command, args [][]byte) bool {
 	if !cmd.MayWrite() {
 		return false
+	}
+	if len(args) < 2 { // the rest is still on its way
+		return true
 	}
 	switch cmd.Name {
 	case "eval":

@@ -73,6 +73,14 @@ func blocks(args [][]byte) bool {
 	return false
 }
 
+// unwait gives up the connections that were leased for WAIT.
+func (s *session) unwait() {
+	for _, ln := range s.waiting {
+		ln.node.unpin(ln)
+	}
+	s.waiting = nil
+}
+
 // unpin gives up the session's private connections.
 func (s *session) unpin() {
 	if s.pin != nil {
@@ -80,10 +88,7 @@ func (s *session) unpin() {
 		s.pin, s.patient = nil, false
 		ln.node.unpin(ln)
 	}
-	for _, ln := range s.waiting {
-		ln.node.unpin(ln)
-	}
-	s.waiting = nil
+	s.unwait()
 	if s.tx != nil && s.tx.pin != nil {
 		ln := s.tx.pin
 		s.tx.pin = nil
@@ -118,6 +123,10 @@ func (s *session) unpinned(ln *lane) {
 // session wanted from it has come.
 func (ln *lane) settlePin() {
 	s := ln.owner
+	if s != nil && ln.home != nil { // its node is none of ours any more
+		ln.fail("")
+		return
+	}
 	if s != nil && s.pin == ln {
 		s.pin, s.patient = nil, false
 	}
@@ -128,10 +137,10 @@ func (ln *lane) settlePin() {
 	ln.node.unpin(ln)
 }
 
-// without removes ln from lanes.
-func without(lanes []*lane, ln *lane) []*lane {
-	if i := slices.Index(lanes, ln); i >= 0 {
-		return slices.Delete(lanes, i, i+1)
+// without removes e from list.
+func without[T comparable](list []T, e T) []T {
+	if i := slices.Index(list, e); i >= 0 {
+		return slices.Delete(list, i, i+1)
 	}
-	return lanes
+	return list
 }

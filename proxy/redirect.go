@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"strings"
 	"time"
 
@@ -21,7 +20,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 		return false
 	}
 	line := reply[1 : len(reply)-2]
-	word, _, _ := bytes.Cut(line, []byte{' '})
+	word := firstWord(line)
 	if refusesCommands(word) {
 		l.doubt()
 	}
@@ -93,7 +92,9 @@ func (l *loop) moved(from *lane, r *request, line string) bool {
 // of no cluster have no use for a redirect.
 func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	addr := redirectTarget(from.node.addr, line)
-	watching := r.cmd != nil && r.cmd.Name == "watch"
+	// What a node that is not the owner yet is asked to watch or to track, it would not: ASKING
+	// goes with the very next command, and so does CLIENT CACHING.
+	waits := r.caching == "YES" || r.cmd != nil && r.cmd.Name == "watch"
 	switch {
 	case addr == "":
 		return false
@@ -104,7 +105,7 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	case len(r.raw) == 0:
 		l.abort(r, "ERR cosky-proxy passed the request on while it arrived and cannot send it again, try again ("+line+")")
 		return true
-	case watching && asking, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+	case waits && asking, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
 		if !l.later(r) {
 			l.abort(r, "ERR cosky-proxy finds no node that serves the request, the last one said "+line)
 		}
@@ -125,10 +126,12 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 // the next command or, before MULTI, for the block (Redis' resetClient keeps it).
 func (ln *lane) sendKept(r *request, asking bool) {
 	ln.prepare(r)
-	if asking {
+	if asking { // CLIENT CACHING would undo it; to track more than was asked for does no harm
+		r.caching = ""
 		ln.note("ASKING")
 	}
 	if r.block != nil {
+		ln.optFor(r)
 		r.block.launch(ln.loop, ln)
 		return
 	}

@@ -31,6 +31,7 @@ type request struct {
 	sink      sink             // takes the whole reply instead of the client; nil: the bytes go to the client as they come
 	buf       []byte           // reply bytes held until their turn, or collected for the sink
 	raw       []byte           // the request itself, kept while it may have to be sent again
+	trail     []byte           // pushes that come after its reply
 	touches   []touch          // what it does to the near-cache
 	block     *execution       // of EXEC: the transaction that it ends
 	off       uint64           // position of its first byte in the lane's stream
@@ -57,6 +58,7 @@ type request struct {
 	resp3     bool
 	db        int32
 	as        *credential // of its lane; nil: the proxy's own
+	caching   string      // CLIENT CACHING is in force for it: "YES" or "NO"
 }
 
 // sink consumes the complete reply of a request. It runs on the loop; reply dies
@@ -88,6 +90,9 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	if s != nil {
 		r.mute = s.muted()
 		r.resp3, r.db, r.as = s.resp3, s.db, s.as
+		if s.home != nil {
+			r.caching = s.home.tracking.choice()
+		}
 	}
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha1"
 	"encoding/hex"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -113,6 +114,7 @@ type scriptView struct {
 	shared     *scriptMemory
 	digests    map[string]string           // by text
 	keys       map[string]router.ScriptKey // by digest or function, of those that were called without keys
+	swaps      map[string]bool             // by digest: whether the text mentions SWAPDB
 	generation uint64
 }
 
@@ -130,9 +132,31 @@ func (v *scriptView) digest(text []byte) string {
 
 // refresh forgets everything after a flush, and when it is too much.
 func (v *scriptView) refresh() {
-	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests)+len(v.keys) > 2*v.shared.maxCount {
-		v.digests, v.keys, v.generation = make(map[string]string), make(map[string]router.ScriptKey), g
+	if g := v.shared.generation.Load(); v.digests == nil || g != v.generation || len(v.digests)+len(v.keys)+len(v.swaps) > 3*v.shared.maxCount {
+		v.digests, v.keys, v.swaps, v.generation = make(map[string]string), make(map[string]router.ScriptKey), make(map[string]bool), g
 	}
+}
+
+// swapper reports whether the script called by cmd mentions SWAPDB, as far as its text is known.
+func (v *scriptView) swapper(cmd *command.Command, name []byte, args [][]byte) bool {
+	v.refresh()
+	swaps, known := v.swaps[string(name)]
+	if known {
+		return swaps
+	}
+	text := ""
+	switch {
+	case byText(cmd):
+		text = string(args[1])
+	case byDigest(cmd):
+		text = v.shared.text(name)
+	}
+	if text == "" { // it may come to be known
+		return false
+	}
+	swaps = strings.Contains(strings.ToLower(text), "swapdb")
+	v.swaps[string(name)] = swaps
+	return swaps
 }
 
 // key returns the first key that a script or function uses although its caller declares none, nil if its text
@@ -235,7 +259,8 @@ func (ln *lane) teach(sha []byte) {
 
 // concernScript notes what a script call may do to cached keys: exactly, when it is
 // one of CoSky's; otherwise its declared keys, and everything else it may have
-// derived from them, which only the invalidation streams can tell.
+// derived from them, which only the invalidation streams can tell. That databases are swapped
+// they do not.
 func (l *loop) concernScript(e *effectScratch, cmd *command.Command, name []byte, args [][]byte) {
 	if l.cache == nil {
 		return
@@ -251,7 +276,7 @@ func (l *loop) concernScript(e *effectScratch, cmd *command.Command, name []byte
 	for _, k := range keys {
 		l.concern(e, k, !readOnly)
 	}
-	if l.srv.tracks() {
+	if l.srv.tracks() && (readOnly || l.clusters || !l.scripts.swapper(cmd, name, args)) {
 		e.barrier = true
 		return
 	}

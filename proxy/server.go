@@ -232,7 +232,7 @@ func (s *Server) drain() int64 {
 func (l *loop) drain() {
 	l.draining = true
 	for s := range l.sessions {
-		if s.upload == nil && !s.patient {
+		if s.upload == nil {
 			s.finishAndClose()
 		}
 	}

@@ -20,7 +20,7 @@ const (
 	waitDrain               // the next command must not overtake those in flight: until all are answered
 	waitOutput              // the client does not read: until its output is below half of the limit
 	waitInquiry             // the backend is asked what the next command is
-	waitPause               // CLIENT PAUSE: until it is over
+	waitPause               // CLIENT PAUSE: until it is over; it is read on a little
 	waitLane                // the lane's queue is full: until the backend has taken some of it
 	waitVerdict             // the backend is asked whether the client may do it: until it answers
 	waitTopics              // EXEC subscribes: until the backend has confirmed that
@@ -94,7 +94,7 @@ type session struct {
 	monitor  *monitor
 	heardOn  map[*loop]struct{} // loops where others redirect their invalidations to this client
 	upload   *upload            // a request that is streamed through it
-	lastCmd  *command.Command
+	lastCmd  *command.Command   // nil: none that is known
 
 	// loop-owned: Pub/Sub
 	subs      map[topicID]membership
@@ -122,7 +122,7 @@ func (s *session) OnData(b []byte) int {
 		return len(b)
 	case s.closed:
 	case s.wait != waitNothing:
-		if len(b)-pos > patience {
+		if len(b)-pos > l.limits.request {
 			s.conn.PauseRead()
 		}
 	case s.eof && s.inflight == 0:
@@ -136,7 +136,11 @@ func (s *session) OnData(b []byte) int {
 func (s *session) next(b []byte) int {
 	l := s.loop
 	if s.upload != nil {
-		return s.feed(b)
+		n := s.feed(b)
+		if s.upload == nil && s.fleeting && !s.closing {
+			s.fade()
+		}
+		return n
 	}
 	req := &l.req
 	n, err := s.parser.Next(b, s.protocolLimits(), req)
@@ -200,6 +204,7 @@ func (s *session) dispatch(req *resp.Request) bool {
 		if s.inquire(req.Args[0]) {
 			return false
 		}
+		s.lastCmd = l.table.Called(req.Args)
 		s.reject(req.Args[0], problem)
 		return true
 	}
@@ -214,6 +219,10 @@ func (s *session) dispatch(req *resp.Request) bool {
 			return true
 		}
 	}
+	if s.restricted(cmd) {
+		s.reject(req.Args[0], "ERR Can't execute '"+cmd.Name+"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
+		return true
+	}
 	if s.monitor != nil && s.outside(cmd) {
 		s.reject(req.Args[0], errOutside)
 		return true
@@ -223,10 +232,6 @@ func (s *session) dispatch(req *resp.Request) bool {
 	}
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
 		return s.queue(cmd, req.Args, raw)
-	}
-	if s.restricted(cmd) {
-		s.reject(req.Args[0], "ERR Can't execute '"+cmd.Name+"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context")
-		return true
 	}
 	if l.homeless(cmd) {
 		s.refuse(errNoBackend)
@@ -277,11 +282,11 @@ func (s *session) mustWait() bool {
 }
 
 // pause makes the session wait for reason; it returns true for the convenience
-// of callers. A client that waits for a blocking command is read on a little, so
-// that its going away is noticed.
+// of callers. A client that waits for a blocking command, or for the end of a pause,
+// is read on a little, so that its going away is noticed.
 func (s *session) pause(reason waitReason) bool {
 	s.wait = reason
-	if !s.patient {
+	if !s.patient && reason != waitPause {
 		s.conn.PauseRead()
 	}
 	return true
@@ -392,6 +397,10 @@ func (s *session) advance() {
 		if r.hushes {
 			s.spoken(r)
 		}
+		if len(r.trail) > 0 {
+			s.held -= len(r.trail)
+			s.writePush(r.trail)
+		}
 		l.release(r)
 		r = s.head
 		if r == nil || r.state == replyWaiting {
@@ -468,7 +477,7 @@ func (s *session) OnEOF() {
 		s.close("client went away")
 		return
 	}
-	if s.wait == waitNothing && s.inflight == 0 {
+	if s.wait == waitPause || s.wait == waitNothing && s.inflight == 0 {
 		s.finishAndClose()
 	}
 }
@@ -476,7 +485,9 @@ func (s *session) OnEOF() {
 // finishAndClose closes once every reply has been written.
 func (s *session) finishAndClose() {
 	s.closing = true
-	s.conn.PauseRead()
+	if !s.patient { // see pause
+		s.conn.PauseRead()
+	}
 	if s.inflight == 0 {
 		s.conn.CloseAfterFlush()
 	}
@@ -519,6 +530,7 @@ func (s *session) detach() {
 		}
 	}
 	s.holding = nil
+	l.paused.held = without(l.paused.held, s)
 	s.leaveAll()
 	s.unpin()
 	s.leaveHome()

@@ -243,6 +243,15 @@ func (s *session) checkMessages() {
 	}
 }
 
+// writePush writes a message between replies, or keeps it until there is room for one.
+func (s *session) writePush(b []byte) {
+	if s.midReply || s.hushed > 0 {
+		s.pushes = append(s.pushes, b...)
+		return
+	}
+	s.write(b)
+}
+
 // flushPushes writes the messages that waited for the end of a reply.
 func (s *session) flushPushes() {
 	if len(s.pushes) == 0 || s.midReply || s.hushed > 0 {

@@ -220,16 +220,33 @@ func (s *session) clientCaching(cmd *command.Command, args [][]byte, _ []byte) b
 	return true
 }
 
-// prefix sends what has to go before the session's next command on ln.
-func (t *tracking) prefix(ln *lane) {
-	if t != nil && t.caching != "" {
-		ln.note("CLIENT", "CACHING", t.caching)
+// choice is what CLIENT CACHING has said about the present command; empty: nothing.
+func (t *tracking) choice() string {
+	if t == nil {
+		return ""
 	}
+	return t.caching
+}
+
+// optFor sends the CLIENT CACHING that is in force for r before r itself, also when that is
+// sent a second time, elsewhere.
+func (ln *lane) optFor(r *request) {
+	if ln.home != nil && r.caching != "" {
+		ln.opt(r.caching)
+	}
+}
+
+// opt is ln.note of CLIENT CACHING, in bytes of its own: the command that it is for may be in the
+// loop's scratch.
+func (ln *lane) opt(choice string) {
+	o := ln.loop.newRequest(nil, nil)
+	o.sink, o.alone = ignore{}, true
+	ln.send(o, resp.AppendCommand(nil, "CLIENT", "CACHING", choice))
 }
 
 // fade forgets CLIENT CACHING after the command, or the transaction, that it was for.
 func (t *tracking) fade(s *session) {
-	if (s.tx == nil || !s.tx.queueing) && (s.lastCmd.Parent == nil || s.lastCmd.Parent.Name != "client") {
+	if (s.tx == nil || !s.tx.queueing) && (s.lastCmd == nil || s.lastCmd.Parent == nil || s.lastCmd.Parent.Name != "client") {
 		t.caching = ""
 	}
 }
@@ -267,6 +284,7 @@ func (s *session) clientTrackingInfo(cmd *command.Command, _ [][]byte, _ []byte)
 		l.abort(r, cause)
 		return true
 	}
+	ln.optFor(r)
 	q := l.newRequest(nil, nil)
 	q.sink, q.alone = &trackingInfo{r, s.redirection()}, true
 	l.enc = resp.AppendCommand(l.enc[:0], "CLIENT", "TRACKINGINFO")
@@ -306,6 +324,9 @@ func (i *trackingInfo) deliver(l *loop, q *request, reply []byte) {
 }
 
 // pushed passes on what the backend says of its own accord on a home connection.
+//
+// Invariant: a push never overtakes a reply that came before it. Whoever is told that a key has
+// changed and then gets a value of it that is older would keep that for ever.
 func (s *session) pushed(frame []byte) {
 	if !s.resp3 {
 		return
@@ -314,12 +335,30 @@ func (s *session) pushed(frame []byte) {
 	what, _ := resp.ReadBulk(frame[size:])
 	t := s.tracking()
 	if string(what) != "tracking-redir-broken" || t == nil {
-		s.emit(frame)
+		s.trail(frame)
 		return
 	}
 	t.broken = true
 	b := appendString(resp.AppendPush(nil, 2), "tracking-redir-broken")
-	s.emit(resp.AppendInt(b, t.redirect))
+	s.trail(resp.AppendInt(b, t.redirect))
+}
+
+// trail sends the client a push, behind every reply of which the backend has given something that
+// the client has not: it waits for those before it, for another node's part, or for a barrier.
+func (s *session) trail(push []byte) {
+	var last *request
+	for r := s.head; r != nil; r = r.next {
+		if r.lane == nil {
+			last = r
+		}
+	}
+	if last == nil || s.patient { // WAIT tells nothing of keys, and may take long
+		s.emit(push)
+		return
+	}
+	last.trail = append(last.trail, push...)
+	s.hold(len(push))
+	s.checkMessages()
 }
 
 // relocated: the topology has changed. A new master's changes have not been announced

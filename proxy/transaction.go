@@ -343,9 +343,6 @@ func (s *session) run(cmd *command.Command, tx *transaction, raw []byte) bool {
 	x := tx.live
 	if x == nil {
 		x = &execution{tx: tx}
-		if tx.pin != nil {
-			s.tracking().prefix(tx.pin)
-		}
 	}
 	x.exec, r.block = r, x
 	r.raw = append(r.raw[:0], raw...)
@@ -458,7 +455,7 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 		l.finish(r, s.appendNullArray(nil))
 	case s.delayed.len > 0:
 		s.delayed.push(r)
-	case addr == "" || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+	case addr == "", word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
 		if !l.later(r) {
 			if addr != "" { // a module found a key there that the table could not tell
 				cause = "no node serves all of its keys, the last one said " + cause

@@ -27,6 +27,9 @@ func (s *session) goLive(tx *transaction) bool {
 		}
 	}
 	tx.live = &execution{tx: tx}
+	if choice := s.tracking().choice(); choice != "" {
+		tx.pin.opt(choice)
+	}
 	tx.live.queue(l, tx.pin, len(tx.cmds)-1)
 	return true
 }

@@ -33,9 +33,10 @@ func (s *session) beginUpload(b []byte) int {
 	if !ready {
 		return s.holdWhole(b)
 	}
-	if s.drain() {
+	if l.paused.kind != pauseNone && s.suspended(cmd, args) || s.drain() {
 		return 0
 	}
+	s.lastCmd = cmd
 	n, cause := l.owner(t.slot)
 	var pin *lane
 	if cause == "" {
@@ -56,6 +57,7 @@ func (s *session) beginUpload(b []byte) int {
 	r.slot, r.keyed, r.private, r.alone = t.slot, t.keyed, true, true
 	l.begin(r, l.uploadEffect(cmd, args))
 	s.enqueue(r)
+	pin.optFor(r)
 	pin.send(r, b)
 	return len(b)
 }
@@ -68,7 +70,7 @@ func (s *session) uploadTarget(cmd *command.Command, args [][]byte) (t target, r
 	switch {
 	case l.guard != nil && !l.guard.admitUpload(s, cmd, args):
 		return t, false
-	case s.tx != nil, s.subscriptions() > 0, len(cmd.Subs) > 0, cmd.Has(command.Blocking):
+	case s.tx != nil, s.monitor != nil, s.subscriptions() > 0, len(cmd.Subs) > 0, cmd.Has(command.Blocking):
 		return t, false
 	case l.handlers[cmd.ID] != nil && !cmd.Script:
 		return t, false
@@ -143,6 +145,9 @@ func (s *session) feed(b []byte) int {
 		if u.pin != nil {
 			u.pin.giveBack()
 			u.pin.lastRead = l.now()
+		}
+		if l.draining {
+			s.finishAndClose()
 		}
 	}
 	return n

@@ -26,7 +26,7 @@ func (s *session) replicated(cmd *command.Command, _ [][]byte, raw []byte) bool 
 			ln, cause = s.waitOn(n)
 		}
 		if cause != "" {
-			s.unpin()
+			s.unwait()
 			s.refuse(cause)
 			return true
 		}

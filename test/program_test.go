@@ -150,6 +150,40 @@ func TestGracefulStop(t *testing.T) {
 	}
 }
 
+// A client that blocks gets its answer, and after it nothing more: it must not be cut off in the
+// middle of a later command because it goes on until the time to drain is over.
+func TestGracefulStopOfBlockedClients(t *testing.T) {
+	t.Parallel()
+	server := clustertest.StartRedis(t)
+	p := binary.Start(t, "--backend", "redis://"+server.Addr, "--drain-timeout", "5m")
+	worker, leaver := clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)
+	worker.Cmd("BLPOP", "work", "0")
+	leaver.Cmd("BLPOP", "left", "0")
+	blocked := func(n string) {
+		p.Await(n+" blocked clients", func() error {
+			if got := server.InfoField("clients", "blocked_clients"); got != n {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	blocked("2")
+	p.Signal(syscall.SIGTERM)
+	awaitLog(p, "stopping gracefully")
+	leaver.Close() // is missed also now
+	blocked("1")
+	worker.Cmd("BLPOP", "work", "0")
+	server.Do("RPUSH", "work", "1", "2")
+	worker.Expect("*2\r\n$4\r\nwork\r\n$1\r\n1\r\n")
+	worker.ExpectClosed()
+	if code := p.Exit(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, p.Log())
+	}
+	if got := server.Do("LLEN", "work"); got != int64(1) {
+		t.Errorf("%v elements are left, want 1", got)
+	}
+}
+
 func TestSecondSignalStopsAtOnce(t *testing.T) {
 	t.Parallel()
 	p, client, thaw := freeze(t, "--drain-timeout", "1h", "--upstream.timeout", "1h")
