@@ -145,7 +145,7 @@ func (c *Cache) StripeOf(hash uint64) Stripe { return Stripe(1 + hash&c.mask) }
 // keep hands the entry to the store and reports whether the store took it.
 func (c *Cache) keep(e *Entry) bool {
 	cost := e.cost()
-	if len(e.key)+len(e.wire) > c.maxEntry || !c.roomFor(cost) {
+	if len(e.key)+len(e.rest)+len(e.wire) > c.maxEntry || !c.roomFor(cost) {
 		return false
 	}
 	c.entries.Add(1) // before the store can call release
@@ -184,7 +184,7 @@ func (c *Cache) reconcile() {
 // release is called once for each entry that the store has let go of. It clears the
 // entry's way, which voids it in all front tables.
 func (c *Cache) release(e *Entry) {
-	c.lines[e.deps[0].stripe].ways[e.way].CompareAndSwap(e.id, 0)
+	c.lines[e.home].ways[e.way].CompareAndSwap(e.id, 0)
 	c.entries.Add(-1)
 	c.bytes.Add(-e.cost())
 	c.exits.Add(1)

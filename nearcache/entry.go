@@ -1,42 +1,30 @@
 package nearcache
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"strconv"
 	"unsafe"
 
 	"cosky-proxy/nearcache/lease"
 )
 
-// Kind is the command whose reply an entry holds; it is part of the entry's identity.
-type Kind uint8
-
-// The commands the cache can hold replies of.
-const (
-	HGetAll  Kind = 1 + iota // a map: *2n or %n, then 2n bulk strings
-	SMembers                 // a set: *n or ~n, then n bulk strings
-)
-
-// Entry is one cached reply, encoded for either protocol version: the body is the
-// same, only the header line differs. It is immutable once filled and may be held
-// and read by any number of loops.
+// Entry is one cached reply, encoded for either protocol version. It is immutable
+// once filled and may be held and read by any number of loops.
 type Entry struct {
 	// static
 	key   []byte // aliases the same allocation as wire
-	wire  []byte // RESP3 header, RESP2 header, body: a RESP2 reply is one copy
-	head3 uint8  // bytes of the RESP3 header
-	head  uint8  // bytes of both headers
+	rest  []byte // so does this
+	wire  []byte // beginning in RESP3, beginning in RESP2, what they share: a RESP2 reply is one copy
+	head3 uint32 // bytes of the first
+	head  uint32 // bytes of the first two
 	kind  Kind
 	db    int32
 	until int64 // mono nanoseconds
 
 	// set by Fill before the entry is published
 	id     uint64 // what its way in the directory must say
-	hash   uint64 // of key, db and kind: its place in the store
+	hash   uint64 // of what was asked: its place in the store
 	leases [3]*lease.Lease
 	deps   [maxDeps]dep
+	home   Stripe // whose directory has its way
 	n      uint8
 	way    uint8
 }
@@ -49,72 +37,28 @@ const serialBits = 40
 // (measured at 1 M entries).
 const storeOverhead = 172
 
-var errShape = errors.New("the reply is not of the shape its command returns")
-
-// NewEntry copies reply, a complete reply to the command kind in RESP2 or RESP3, into an
-// entry for key in database db that is not served at or after until (mono
-// nanoseconds). For a key with a time to live, until must be counted from the moment the
-// question was sent. It returns an error if the reply is anything else, an error reply for instance.
-func NewEntry(db int, kind Kind, key, reply []byte, until int64) (*Entry, error) {
-	count, size := header(reply)
-	if size == 0 {
-		return nil, errShape
+// NewEntry copies reply, the complete reply to q in RESP2 or RESP3, into an entry
+// that is not served at or after until (mono nanoseconds). For a key with a
+// time to live, until must be counted from the moment the question was sent. It returns an
+// error if the reply is not of the shape, an error reply for instance.
+func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, error) {
+	buf, head3, head, err := shape.encode(reply, len(q.Key)+len(q.Rest))
+	if err != nil {
+		return nil, err
 	}
-	var mark3 byte
-	switch kind {
-	case HGetAll:
-		mark3 = '%'
-		if reply[0] == mark3 {
-			count *= 2
-		} else if count%2 != 0 {
-			return nil, errShape
-		}
-	case SMembers:
-		mark3 = '~'
-	default:
-		return nil, fmt.Errorf("cannot cache replies of kind %d", kind)
-	}
-	if reply[0] != '*' && reply[0] != mark3 {
-		return nil, errShape
-	}
-	count3 := count
-	if kind == HGetAll {
-		count3 /= 2
-	}
-
-	var heads [64]byte
-	b := append(strconv.AppendInt(append(heads[:0], mark3), count3, 10), '\r', '\n')
-	head3 := len(b)
-	b = append(strconv.AppendInt(append(b, '*'), count, 10), '\r', '\n')
-	body := reply[size:]
-
-	buf := make([]byte, 0, len(b)+len(body)+len(key))
-	buf = append(append(append(buf, b...), body...), key...)
-	end := len(buf) - len(key)
+	end := len(buf)
+	buf = append(append(buf, q.Key...), q.Rest...)
+	mid := end + len(q.Key)
 	return &Entry{
-		key:   buf[end:],
+		key:   buf[end:mid:mid],
+		rest:  buf[mid:],
 		wire:  buf[:end:end],
-		head3: uint8(head3),
-		head:  uint8(len(b)),
-		kind:  kind,
-		db:    int32(db),
+		head3: uint32(head3),
+		head:  uint32(head),
+		kind:  q.Kind,
+		db:    q.DB,
 		until: until,
 	}, nil
-}
-
-// header reads the header line of an aggregate; size is 0 if there is none.
-func header(b []byte) (count int64, size int) {
-	nl := bytes.IndexByte(b[:min(len(b), 24)], '\n')
-	if nl < 3 || b[nl-1] != '\r' {
-		return 0, 0
-	}
-	for _, d := range b[1 : nl-1] {
-		if d < '0' || d > '9' || count > 1<<40 {
-			return 0, 0
-		}
-		count = count*10 + int64(d-'0')
-	}
-	return count, nl + 1
 }
 
 // Size returns the most bytes that AppendReply appends.
@@ -132,7 +76,7 @@ func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 // cost returns the bytes the entry is charged with: what it occupies, with its key
 // and the store's bookkeeping.
 func (e *Entry) cost() int64 {
-	return int64(cap(e.wire)+cap(e.key)) + int64(unsafe.Sizeof(*e)) + storeOverhead
+	return int64(cap(e.wire)+cap(e.key)+cap(e.rest)) + int64(unsafe.Sizeof(*e)) + storeOverhead
 }
 
 // valid reports whether the entry may be served at now: nothing happened to its
@@ -147,8 +91,7 @@ func (e *Entry) valid(c *Cache, now int64) bool {
 		return false
 	}
 	key := &e.deps[0]
-	l := &c.lines[key.stripe]
-	if (l.ways[e.way].Load()^e.id)&c.rules.way != 0 || (Word(l.word.Load())^key.word)&c.rules.hit != 0 {
+	if (c.lines[e.home].ways[e.way].Load()^e.id)&c.rules.way != 0 || (Word(c.lines[key.stripe].word.Load())^key.word)&c.rules.hit != 0 {
 		return false
 	}
 	for i := 1; i < int(e.n); i++ {
@@ -167,20 +110,16 @@ func (e *Entry) valid(c *Cache, now int64) bool {
 
 // seal gives the entry its identity and what it depends on.
 func (e *Entry) seal(c *Cache, f *Fetch) {
-	e.hash = identify(f.hash, int(e.db), e.kind)
+	e.hash = f.id
 	e.id = e.hash&^(1<<serialBits-1) | c.serial.Add(1)&(1<<serialBits-1)
 	e.leases = f.Leases
 	e.deps = f.deps
+	e.home = f.home.stripe
 	e.n = uint8(f.n)
 }
 
-// is reports whether the entry is the reply to this very question: a hash only says
-// where to look.
-func (e *Entry) is(db int, kind Kind, key []byte) bool {
-	return e.kind == kind && e.db == int32(db) && string(e.key) == string(key)
-}
-
-// identify extends a key's hash to database and command.
-func identify(hash uint64, db int, kind Kind) uint64 {
-	return hash ^ (uint64(db)<<8|uint64(kind))*0x9e3779b97f4a7c15
+// answers reports whether the entry is the reply to this very question: a hash only
+// says where to look.
+func (e *Entry) answers(q *Question) bool {
+	return e.kind == q.Kind && e.db == q.DB && string(e.key) == string(q.Key) && string(e.rest) == string(q.Rest)
 }

@@ -25,22 +25,25 @@ type Fetch struct {
 	// may have missed the change in between.
 	Leases [3]*lease.Lease
 
-	hash uint64
+	id   uint64       // of the question
+	home dep          // where the entry will have its way
 	deps [maxDeps]dep // the key's stripe first, then others, All last
 	n    int
 }
 
-// StartFetch prepares a fetch of key, whose entry shall depend on the key's stripe,
+// StartFetch prepares a fetch of q, whose entry shall depend on the key's stripe,
 // on up to two more and on All. It must be called before the fetch is sent. It returns
 // false when a write is pending on one of them: the caller must bypass the cache.
-func (c *Cache) StartFetch(f *Fetch, key []byte, stripes ...Stripe) (ok bool) {
+func (c *Cache) StartFetch(f *Fetch, q *Question, stripes ...Stripe) (ok bool) {
 	if len(stripes) > maxDeps-2 {
 		panic(fmt.Sprintf("BUG: nearcache: an entry cannot depend on %d extra stripes", len(stripes)))
 	}
 	f.Leases = [3]*lease.Lease{}
-	f.hash = c.Hash(key)
+	f.id = q.id
 	f.n = 0
-	f.depend(c, c.StripeOf(f.hash))
+	home := c.home(q)
+	f.home = dep{word: c.lines[home].load(), stripe: home}
+	f.depend(c, c.StripeOf(q.hash))
 	for _, s := range stripes {
 		f.depend(c, s)
 	}
@@ -68,7 +71,7 @@ func (f *Fetch) Current(c *Cache) bool {
 			return false
 		}
 	}
-	return true
+	return (c.lines[f.home.stripe].load()^f.home.word)&c.rules.join&fillsMask == 0
 }
 
 // Advance tells the fetch about an invalidation push that arrived on the fetch's own
@@ -145,9 +148,8 @@ func (f *Fetch) Advance(s Stripe, before, after Word) {
 //  2. Its loop bumps, then delivers v2. Entries of v1 are void, fetches that read v1
 //     cannot be stored or joined; those started later are executed later.
 func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
-	key := f.deps[0]
-	l := &c.lines[key.stripe]
-	if !c.claim(l, key.word) {
+	l := &c.lines[f.home.stripe]
+	if !c.claim(l, f) {
 		c.lost.Add(1)
 		return false
 	}
@@ -172,17 +174,29 @@ func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
 // cache for one round trip.
 const Patience = 3
 
-// claim makes the caller the only one to edit the directory of l, if its word is still want.
-func (c *Cache) claim(l *line, want Word) bool {
+// claim makes the caller the only one to edit the directory of l, f's home, if nothing
+// was filled there since f started, nor happened to f's key. Where the key's stripe is
+// another one, a change of it after the look at it is a change after the claim.
+func (c *Cache) claim(l *line, f *Fetch) bool {
+	key := &f.deps[0]
+	want, same := f.home.word, c.rules.fill&fillsMask
+	if f.home.stripe == key.stripe {
+		want, same = key.word, c.rules.fill
+	}
 	for {
 		now := Word(l.word.Load())
-		if now&c.rules.busy != 0 || (now^want)&c.rules.fill != 0 {
+		if now&c.rules.busy != 0 || (now^want)&same != 0 {
 			return false
 		}
 		if l.word.CompareAndSwap(uint64(now), uint64(now.withFill())) {
-			return true
+			break
 		}
 	}
+	if f.home.stripe != key.stripe && (c.lines[key.stripe].load()^key.word)&c.rules.fill&^fillsMask != 0 {
+		l.word.And(^uint64(busyBit))
+		return false
+	}
+	return true
 }
 
 // enter gives id a way: the one of the same tag, which is the same key's older
@@ -202,19 +216,19 @@ func (l *line) enter(id uint64) (way uint8) {
 	return uint8(victim)
 }
 
-// Refuse remembers for ten seconds that the value of a key is not worth fetching for
+// Refuse remembers for ten seconds that the reply to q is not worth fetching for
 // the cache because it is larger than MaxEntry. The reply that showed it needs a Bump if
 // it is delivered.
-func (c *Cache) Refuse(hash uint64, db int, kind Kind, now int64) {
-	id := identify(hash, db, kind)
+func (c *Cache) Refuse(q *Question, now int64) {
+	id := q.id
 	c.refused[id%refusedSlots].Store(id&^refusedUntil | refusedMillis(now+int64(refuseFor)))
 }
 
-// Refused reports whether the value was lately found too large: the caller should
+// Refused reports whether the reply was lately found too large: the caller should
 // bypass. It is a hint, kept in a small table that forgets and may, rarely, confuse
 // two keys.
-func (c *Cache) Refused(hash uint64, db int, kind Kind, now int64) bool {
-	id := identify(hash, db, kind)
+func (c *Cache) Refused(q *Question, now int64) bool {
+	id := q.id
 	v := c.refused[id%refusedSlots].Load()
 	left := uint32(v) - uint32(refusedMillis(now)) // milliseconds; wraps to something huge when over
 	return v != 0 && (v^id)&^refusedUntil == 0 && left-1 < uint32(refuseFor/time.Millisecond)

@@ -13,6 +13,18 @@ import (
 
 const forever = int64(1) << 62
 
+// Two kinds of questions.
+const (
+	hgetall Kind = 1 + iota
+	smembers
+)
+
+// ask asks for the whole hash of key.
+func ask[T string | []byte](c *Cache, key T) *Question {
+	q := c.Ask(0, hgetall, []byte(key), nil)
+	return &q
+}
+
 func newTestCache(t testing.TB, o Options) *Cache {
 	t.Helper()
 	c, err := New(o)
@@ -37,7 +49,7 @@ func newModelCache(t testing.TB, o Options) *Cache {
 
 func mustEntry(t testing.TB, key, reply string, until int64) *Entry {
 	t.Helper()
-	e, err := NewEntry(0, HGetAll, []byte(key), []byte(reply), until)
+	e, err := NewEntry(&Question{Key: []byte(key), Kind: hgetall}, Map, []byte(reply), until)
 	if err != nil {
 		t.Fatalf("NewEntry(%q): %v", reply, err)
 	}
@@ -50,7 +62,7 @@ func value(v string) string { return fmt.Sprintf("*2\r\n$1\r\nv\r\n$%d\r\n%s\r\n
 func put(t testing.TB, c *Cache, key, v string) *Entry {
 	t.Helper()
 	var f Fetch
-	if !c.StartFetch(&f, []byte(key)) {
+	if !c.StartFetch(&f, ask(c, key)) {
 		t.Fatalf("cannot start a fetch of %q", key)
 	}
 	e := mustEntry(t, key, value(v), forever)
@@ -62,8 +74,7 @@ func put(t testing.TB, c *Cache, key, v string) *Entry {
 }
 
 func get(r *Reader, key string, now int64) *Entry {
-	k := []byte(key)
-	return r.Get(r.c.Hash(k), 0, HGetAll, k, now)
+	return r.Get(ask(r.c, key), now)
 }
 
 func (c *Cache) stripe(key string) Stripe { return c.StripeOf(c.Hash([]byte(key))) }
@@ -89,8 +100,8 @@ func TestWhatVoidsAnEntry(t *testing.T) {
 		{"its deadline", func(_ *Cache, l *lease.Lease) { l.Renew(200) }, 100, false},
 		{"a later fill of the key", func(c *Cache, _ *lease.Lease) {
 			var f Fetch
-			c.StartFetch(&f, []byte("k"))
-			e, _ := NewEntry(0, HGetAll, []byte("k"), []byte(value("y")), forever)
+			c.StartFetch(&f, ask(c, "k"))
+			e, _ := NewEntry(ask(c, "k"), Map, []byte(value("y")), forever)
 			c.Fill(&f, e)
 		}, 10, false},
 	}
@@ -100,7 +111,7 @@ func TestWhatVoidsAnEntry(t *testing.T) {
 			var l lease.Lease
 			l.Renew(50)
 			var f Fetch
-			if !c.StartFetch(&f, []byte("k"), c.stripe("group")) {
+			if !c.StartFetch(&f, ask(c, "k"), c.stripe("group")) {
 				t.Fatal("cannot start")
 			}
 			f.Leases[0] = &l
@@ -134,8 +145,8 @@ func TestFillAfterSomethingHappened(t *testing.T) {
 		{"a finished write", func(c *Cache, _ *Fetch) { c.Begin(c.stripe("k")); c.End(c.stripe("k")) }, false},
 		{"another fill", func(c *Cache, _ *Fetch) {
 			var f Fetch
-			c.StartFetch(&f, []byte("k"))
-			e, _ := NewEntry(0, HGetAll, []byte("k"), []byte(value("y")), forever)
+			c.StartFetch(&f, ask(c, "k"))
+			e, _ := NewEntry(ask(c, "k"), Map, []byte(value("y")), forever)
 			c.Fill(&f, e)
 		}, false},
 		{"a push on its own connection", func(c *Cache, f *Fetch) {
@@ -161,7 +172,7 @@ func TestFillAfterSomethingHappened(t *testing.T) {
 		t.Run(strings.ReplaceAll(tt.name, " ", "_"), func(t *testing.T) {
 			c := newModelCache(t, Options{})
 			var f Fetch
-			if !c.StartFetch(&f, []byte("k")) {
+			if !c.StartFetch(&f, ask(c, "k")) {
 				t.Fatal("cannot start")
 			}
 			tt.do(c, &f)
@@ -197,12 +208,12 @@ func TestTwoFillsOfOneStripe(t *testing.T) {
 				return
 			}
 			halted = true
-			if !c.StartFetch(&b, []byte("k")) {
+			if !c.StartFetch(&b, ask(c, "k")) {
 				t.Fatal("B cannot start")
 			}
 			delivered = c.Fill(&b, mustEntry(t, "k", value("new"), forever))
 		}
-		c.StartFetch(&a, []byte("k"))
+		c.StartFetch(&a, ask(c, "k"))
 		eA := mustEntry(t, "k", value("old"), forever)
 		c.Fill(&a, eA)
 		if !halted {
@@ -220,8 +231,8 @@ func TestTwoFillsOfOneStripe(t *testing.T) {
 func TestALostFillDoesNotDisturbTheWinner(t *testing.T) {
 	c := newModelCache(t, Options{})
 	var a, b Fetch
-	c.StartFetch(&a, []byte("k"))
-	c.StartFetch(&b, []byte("k"))
+	c.StartFetch(&a, ask(c, "k"))
+	c.StartFetch(&b, ask(c, "k"))
 	c.Fill(&b, mustEntry(t, "k", value("b"), forever))
 	if c.Fill(&a, mustEntry(t, "k", value("a"), forever)) {
 		t.Error("A may deliver although B was first")
@@ -239,11 +250,11 @@ func TestNoFetchWhileAWriteIsPending(t *testing.T) {
 		c.Begin(s)
 		c.Begin(s)
 		c.End(s)
-		if c.StartFetch(&f, []byte("k"), c.stripe("g")) {
+		if c.StartFetch(&f, ask(c, "k"), c.stripe("g")) {
 			t.Errorf("%s: a fetch starts although a write is pending", name)
 		}
 		c.End(s)
-		if !c.StartFetch(&f, []byte("k"), c.stripe("g")) {
+		if !c.StartFetch(&f, ask(c, "k"), c.stripe("g")) {
 			t.Errorf("%s: no fetch starts although no write is pending", name)
 		}
 	}
@@ -312,53 +323,85 @@ func TestIdentityIsKeyDatabaseAndKind(t *testing.T) {
 	c := newModelCache(t, Options{})
 	put(t, c, "k", "x")
 	r := c.NewReader()
-	k, h := []byte("k"), c.Hash([]byte("k"))
-	if r.Get(h, 1, HGetAll, k, 1) != nil || r.Get(h, 0, SMembers, k, 1) != nil {
-		t.Error("another database or command is answered")
+	k := []byte("k")
+	for name, q := range map[string]Question{
+		"another database": c.Ask(1, hgetall, k, nil),
+		"another command":  c.Ask(0, smembers, k, nil),
+		"another argument": c.Ask(0, hgetall, k, AppendRest(nil, [][]byte{[]byte("x")})),
+	} {
+		q.id = ask(c, "k").id // as if the hashes collided
+		if r.Get(&q, 1) != nil {
+			t.Errorf("%s is answered", name)
+		}
 	}
-	if r.Get(h, 0, HGetAll, []byte("collides"), 1) != nil {
+	q := c.Ask(0, hgetall, []byte("collides"), nil)
+	q.id = ask(c, "k").id
+	if r.Get(&q, 1) != nil {
 		t.Error("a key with the same hash is answered")
 	}
-	if r.Get(h, 0, HGetAll, k, 1) == nil {
+	if r.Get(ask(c, "k"), 1) == nil {
 		t.Error("the very question is not answered")
 	}
 }
 
 func TestEncodings(t *testing.T) {
 	tests := []struct {
-		kind         Kind
+		shape        Shape
 		reply        string
 		resp2, resp3 string // empty: refused
 	}{
-		{HGetAll, "*0\r\n", "*0\r\n", "%0\r\n"},
-		{HGetAll, "%0\r\n", "*0\r\n", "%0\r\n"},
-		{HGetAll, "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
-		{HGetAll, "%1\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
-		{SMembers, "*1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n", "~1\r\n$1\r\na\r\n"},
-		{SMembers, "~1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n", "~1\r\n$1\r\na\r\n"},
-		{SMembers, "~0\r\n", "*0\r\n", "~0\r\n"},
-		{kind: HGetAll, reply: "-WRONGTYPE x\r\n"},
-		{kind: HGetAll, reply: "*1\r\n$1\r\na\r\n"},
-		{kind: HGetAll, reply: "~2\r\n$1\r\na\r\n$1\r\nb\r\n"},
-		{kind: SMembers, reply: "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
-		{kind: SMembers, reply: "*-1\r\n"},
-		{kind: SMembers, reply: "*\r\n"},
-		{kind: SMembers, reply: "*2"},
-		{kind: SMembers, reply: "_\r\n"},
-		{kind: SMembers, reply: ""},
-		{kind: 0, reply: "*0\r\n"},
-		{kind: 77, reply: "*0\r\n"},
+		{Map, "*0\r\n", "*0\r\n", "%0\r\n"},
+		{Map, "%0\r\n", "*0\r\n", "%0\r\n"},
+		{Map, "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{Map, "%1\r\n$1\r\na\r\n$1\r\nb\r\n", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{Set, "*1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n", "~1\r\n$1\r\na\r\n"},
+		{Set, "~1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n", "~1\r\n$1\r\na\r\n"},
+		{Set, "~0\r\n", "*0\r\n", "~0\r\n"},
+		{shape: Map, reply: "-WRONGTYPE x\r\n"},
+		{shape: Map, reply: "*1\r\n$1\r\na\r\n"},
+		{shape: Map, reply: "~2\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{shape: Set, reply: "%1\r\n$1\r\na\r\n$1\r\nb\r\n"},
+		{shape: Set, reply: "*-1\r\n"},
+		{shape: Set, reply: "*\r\n"},
+		{shape: Set, reply: "*2"},
+		{shape: Set, reply: "_\r\n"},
+		{shape: Set, reply: ""},
+
+		{Plain, ":7\r\n", ":7\r\n", ":7\r\n"},
+		{Plain, "+none\r\n", "+none\r\n", "+none\r\n"},
+		{Plain, "$3\r\na\nb\r\n", "$3\r\na\nb\r\n", "$3\r\na\nb\r\n"},
+		{Plain, "_\r\n", "$-1\r\n", "_\r\n"},
+		{Plain, "$-1\r\n", "$-1\r\n", "_\r\n"},
+		{Plain, "*-1\r\n", "*-1\r\n", "_\r\n"},
+		{Plain, "*3\r\n$1\r\na\r\n_\r\n*1\r\n:1\r\n", "*3\r\n$1\r\na\r\n$-1\r\n*1\r\n:1\r\n", "*3\r\n$1\r\na\r\n_\r\n*1\r\n:1\r\n"},
+		{shape: Plain, reply: ",1.5\r\n"},
+		{shape: Plain, reply: "-ERR x\r\n"},
+		{shape: Plain, reply: "*1\r\n-ERR x\r\n"},
+		{shape: Plain, reply: "$5\r\nab\r\n"},
+		{shape: Plain, reply: ""},
+		{Scores, ",1.5\r\n", "$3\r\n1.5\r\n", ",1.5\r\n"},
+		{Scores, "$4\r\n-inf\r\n", "$4\r\n-inf\r\n", ",-inf\r\n"},
+		{Scores, "_\r\n", "$-1\r\n", "_\r\n"},
+		{Scores, "*2\r\n_\r\n,2\r\n", "*2\r\n$-1\r\n$1\r\n2\r\n", "*2\r\n_\r\n,2\r\n"},
+		{Scores, "*2\r\n$-1\r\n$1\r\n2\r\n", "*2\r\n$-1\r\n$1\r\n2\r\n", "*2\r\n_\r\n,2\r\n"},
+		{shape: Scores, reply: ":1\r\n"},
+		{Pairs, "*0\r\n", "*0\r\n", "*0\r\n"},
+		{Pairs, "*1\r\n*2\r\n$1\r\na\r\n,2\r\n", "*2\r\n$1\r\na\r\n$1\r\n2\r\n", "*1\r\n*2\r\n$1\r\na\r\n,2\r\n"},
+		{Pairs, "*4\r\n$1\r\na\r\n$1\r\n2\r\n$1\r\nb\r\n$1\r\n3\r\n", "*4\r\n$1\r\na\r\n$1\r\n2\r\n$1\r\nb\r\n$1\r\n3\r\n", "*2\r\n*2\r\n$1\r\na\r\n,2\r\n*2\r\n$1\r\nb\r\n,3\r\n"},
+		{shape: Pairs, reply: "*1\r\n$1\r\na\r\n"},
+		{shape: Pairs, reply: "*2\r\n$1\r\na\r\n"},
+		{shape: Pairs, reply: "*1\r\n*1\r\n$1\r\na\r\n"},
 	}
 	for _, tt := range tests {
-		e, err := NewEntry(0, tt.kind, []byte("key"), []byte(tt.reply), 1)
+		e, err := NewEntry(&Question{Key: []byte("key"), Rest: []byte("rest")}, tt.shape, []byte(tt.reply), 1)
 		if tt.resp2 == "" {
 			if err == nil {
-				t.Errorf("%d %q is accepted", tt.kind, tt.reply)
+				t.Errorf("%d %q is accepted", tt.shape, tt.reply)
 			}
 			continue
 		}
 		if err != nil {
-			t.Errorf("%d %q: %v", tt.kind, tt.reply, err)
+			t.Errorf("%d %q: %v", tt.shape, tt.reply, err)
 			continue
 		}
 		for resp3, want := range map[bool]string{false: tt.resp2, true: tt.resp3} {
@@ -366,29 +409,31 @@ func TestEncodings(t *testing.T) {
 				t.Errorf("%q, RESP3 %v: got %q, want %q", tt.reply, resp3, got, want)
 			}
 		}
-		if string(e.key) != "key" {
-			t.Errorf("%q: the key has become %q", tt.reply, e.key)
+		if string(e.key) != "key" || string(e.rest) != "rest" {
+			t.Errorf("%q: key and rest have become %q and %q", tt.reply, e.key, e.rest)
 		}
 	}
 }
 
 func TestRefused(t *testing.T) {
 	c := newModelCache(t, Options{})
-	h := c.Hash([]byte("k"))
+	q, others := ask(c, "k"), []Question{c.Ask(1, hgetall, []byte("k"), nil), c.Ask(0, smembers, []byte("k"), nil), c.Ask(0, hgetall, []byte("l"), nil)}
 	ms := int64(time.Millisecond)
 	for _, now := range []int64{5 * ms, (1<<32 - 1000) * ms} { // the second: the clock's low half wraps meanwhile
-		if c.Refused(h, 0, HGetAll, now) {
+		if c.Refused(q, now) {
 			t.Errorf("at %d: refused before", now)
 		}
-		c.Refuse(h, 0, HGetAll, now)
-		if !c.Refused(h, 0, HGetAll, now+int64(refuseFor)-ms) {
+		c.Refuse(q, now)
+		if !c.Refused(q, now+int64(refuseFor)-ms) {
 			t.Errorf("at %d: forgotten early", now)
 		}
-		if c.Refused(h, 0, HGetAll, now+int64(refuseFor)+ms) {
+		if c.Refused(q, now+int64(refuseFor)+ms) {
 			t.Errorf("at %d: not forgotten", now)
 		}
-		if c.Refused(h, 1, HGetAll, now) || c.Refused(h, 0, SMembers, now) || c.Refused(h+1, 0, HGetAll, now) {
-			t.Errorf("at %d: another question is refused", now)
+		for i := range others {
+			if c.Refused(&others[i], now) {
+				t.Errorf("at %d: another question is refused", now)
+			}
 		}
 	}
 }
@@ -397,7 +442,7 @@ func TestTooLargeIsNotStored(t *testing.T) {
 	c := newModelCache(t, Options{MaxEntry: 100})
 	old := put(t, c, "k", "x")
 	var f Fetch
-	c.StartFetch(&f, []byte("k"))
+	c.StartFetch(&f, ask(c, "k"))
 	large := mustEntry(t, "k", value(strings.Repeat("x", 100)), forever)
 	if !c.Fill(&f, large) {
 		t.Error("lost")
@@ -487,7 +532,7 @@ func TestHardBound(t *testing.T) {
 		full := false
 		for i := 0; i < 200 && !full; i++ {
 			var f Fetch
-			c.StartFetch(&f, fmt.Append(nil, i))
+			c.StartFetch(&f, ask(c, fmt.Sprint(i)))
 			c.Fill(&f, mustEntry(t, fmt.Sprint(i), value(strings.Repeat("x", 1000)), forever))
 			s := c.Stats()
 			if s.Bytes > 72<<10 {
@@ -572,15 +617,15 @@ func TestLoopsInParallel(t *testing.T) {
 				}
 				least := floor[k].Load()
 				var got int64
-				if e := r.Get(h, 0, HGetAll, names[k], 1); e != nil {
+				if e := r.Get(ask(c, names[k]), 1); e != nil {
 					hits.Add(1)
 					buf = e.AppendReply(buf[:0], i%2 == 0)
 					fmt.Sscanf(string(buf[len(buf)-12:]), "%d", &got)
 				} else {
 					var f Fetch
-					ok := c.StartFetch(&f, names[k])
+					ok := c.StartFetch(&f, ask(c, names[k]))
 					got = node[k].Load()
-					e, err := NewEntry(0, HGetAll, names[k], fmt.Appendf(nil, "*2\r\n$1\r\nv\r\n$10\r\n%010d\r\n", got), 2)
+					e, err := NewEntry(ask(c, names[k]), Map, fmt.Appendf(nil, "*2\r\n$1\r\nv\r\n$10\r\n%010d\r\n", got), 2)
 					if err != nil {
 						t.Error(err)
 						return

@@ -7,42 +7,47 @@ import (
 	"cosky-proxy/nearcache/lease"
 )
 
-// hot fills n keys and returns them with a reader.
-func hot(tb testing.TB, n int) (*Reader, [][]byte, []uint64) {
+// hot fills n keys and returns their questions with a reader.
+func hot(tb testing.TB, n int) (*Reader, []*Question) {
 	tb.Helper()
 	c := newTestCache(tb, Options{})
 	var l lease.Lease
 	l.Renew(forever)
-	keys, hashes := make([][]byte, n), make([]uint64, n)
-	for i := range keys {
-		keys[i] = fmt.Appendf(nil, "ns:svc_itc:service@%06d", i)
-		hashes[i] = c.Hash(keys[i])
+	qs := make([]*Question, n)
+	for i := range qs {
+		key := fmt.Sprintf("ns:svc_itc:service@%06d", i)
+		qs[i] = ask(c, key)
 		var f Fetch
-		c.StartFetch(&f, keys[i], c.StripeOf(c.Hash([]byte("ns:svc_itc"))))
+		c.StartFetch(&f, qs[i], c.StripeOf(c.Hash([]byte("ns:svc_itc"))))
 		f.Leases = [3]*lease.Lease{&l, &l}
-		c.Fill(&f, mustEntry(tb, string(keys[i]), value("0123456789012345678901234567890123456789"), forever))
+		c.Fill(&f, mustEntry(tb, key, value("0123456789012345678901234567890123456789"), forever))
 	}
 	c.store.settle()
-	return c.NewReader(), keys, hashes
+	return c.NewReader(), qs
 }
 
 func TestTheHotPathDoesNotAllocate(t *testing.T) {
-	r, keys, hashes := hot(t, 1)
+	r, qs := hot(t, 1)
 	c := r.c
-	if r.Get(hashes[0], 0, HGetAll, keys[0], 1) == nil {
+	if r.Get(qs[0], 1) == nil {
 		t.Fatal("not a hit")
 	}
 	var f Fetch
-	s := c.StripeOf(hashes[0])
-	other := c.StripeOf(hashes[0] + 1)
-	buf := make([]byte, 0, 1024)
+	s := c.StripeOf(qs[0].hash)
+	other := c.StripeOf(qs[0].hash + 1)
+	buf, rest, field := make([]byte, 0, 1024), make([]byte, 0, 64), []byte("field")
 	for name, do := range map[string]func(){
-		"hit":    func() { buf = r.Get(hashes[0], 0, HGetAll, keys[0], 1).AppendReply(buf[:0], true) },
-		"miss":   func() { r.Get(hashes[0]+1, 0, HGetAll, keys[0], 1) },
-		"fetch":  func() { c.StartFetch(&f, keys[0], other, s); f.Current(c) },
+		"hit":  func() { buf = r.Get(qs[0], 1).AppendReply(buf[:0], true) },
+		"miss": func() { q := c.Ask(1, hgetall, qs[0].Key, nil); r.Get(&q, 1) },
+		"part": func() {
+			rest = AppendRest(rest[:0], [][]byte{field})
+			q := c.Ask(0, smembers, qs[0].Key, rest)
+			r.Get(&q, 1)
+		},
+		"fetch":  func() { c.StartFetch(&f, qs[0], other, s); f.Current(c) },
 		"write":  func() { c.Begin(other); c.End(other) },
 		"push":   func() { b, a := c.Push(other); f.Advance(other, b, a) },
-		"refuse": func() { c.Refuse(hashes[0], 0, HGetAll, 1); c.Refused(hashes[0], 0, HGetAll, 1) },
+		"refuse": func() { c.Refuse(qs[0], 1); c.Refused(qs[0], 1) },
 		"tick":   func() { r.Tick(1) },
 	} {
 		if n := testing.AllocsPerRun(1000, do); n != 0 {
@@ -54,10 +59,10 @@ func TestTheHotPathDoesNotAllocate(t *testing.T) {
 func BenchmarkHit(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("front/keys=%d", n), func(b *testing.B) {
-			r, keys, hashes := hot(b, n)
+			r, qs := hot(b, n)
 			hits := 0
 			for i := 0; b.Loop(); i++ {
-				if k := i % n; r.Get(hashes[k], 0, HGetAll, keys[k], 1) != nil {
+				if k := i % n; r.Get(qs[k], 1) != nil {
 					hits++
 				}
 			}
@@ -65,11 +70,11 @@ func BenchmarkHit(b *testing.B) {
 		})
 	}
 	b.Run("store/keys=30000", func(b *testing.B) {
-		r, keys, hashes := hot(b, 30000)
+		r, qs := hot(b, 30000)
 		r.c.frontBytes = 0
 		hits := 0
 		for i := 0; b.Loop(); i++ {
-			if k := i % len(keys); r.Get(hashes[k], 0, HGetAll, keys[k], 1) != nil {
+			if k := i % len(qs); r.Get(qs[k], 1) != nil {
 				hits++
 			}
 		}
@@ -78,13 +83,13 @@ func BenchmarkHit(b *testing.B) {
 }
 
 func BenchmarkHitParallel(b *testing.B) {
-	r, keys, hashes := hot(b, 1000)
+	r, qs := hot(b, 1000)
 	c := r.c
 	b.RunParallel(func(pb *testing.PB) {
 		r := c.NewReader()
 		for i := 0; pb.Next(); i++ {
-			k := i % len(keys)
-			r.Get(hashes[k], 0, HGetAll, keys[k], 1)
+			k := i % len(qs)
+			r.Get(qs[k], 1)
 		}
 	})
 }
@@ -105,16 +110,17 @@ func BenchmarkFill(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		key := fmt.Appendf(nil, "key%d", i%10000)
 		var f Fetch
-		c.StartFetch(&f, key)
-		e, _ := NewEntry(0, HGetAll, key, reply, forever)
+		q := ask(c, key)
+		c.StartFetch(&f, q)
+		e, _ := NewEntry(q, Map, reply, forever)
 		c.Fill(&f, e)
 	}
 }
 
 func BenchmarkTick(b *testing.B) {
-	r, keys, hashes := hot(b, 4000)
-	for i := range keys {
-		r.Get(hashes[i], 0, HGetAll, keys[i], 1)
+	r, qs := hot(b, 4000)
+	for i := range qs {
+		r.Get(qs[i], 1)
 	}
 	for b.Loop() {
 		for i := range r.front {

@@ -40,12 +40,11 @@ type frontSlot struct {
 // NewReader returns a reader for one event loop.
 func (c *Cache) NewReader() *Reader { return &Reader{c: c} }
 
-// Get returns the entry that may be served at now (mono nanoseconds) for the reply to
-// command kind on key in database db, or nil. hash is Cache.Hash(key).
-func (r *Reader) Get(hash uint64, db int, kind Kind, key []byte, now int64) *Entry {
-	id := identify(hash, db, kind)
-	s := &r.front[id>>(64-frontBits)]
-	if e := s.entry; e != nil && s.hash == id && e.is(db, kind, key) {
+// Get returns the entry that may be served at now (mono nanoseconds) as the reply to
+// q, or nil.
+func (r *Reader) Get(q *Question, now int64) *Entry {
+	s := &r.front[q.id>>(64-frontBits)]
+	if e := s.entry; e != nil && s.hash == q.id && e.answers(q) {
 		if e.valid(r.c, now) {
 			s.hits++
 			if s.hits%touchEvery == 0 {
@@ -55,8 +54,8 @@ func (r *Reader) Get(hash uint64, db int, kind Kind, key []byte, now int64) *Ent
 		}
 		r.drop(s)
 	}
-	e := r.c.store.get(id)
-	if e == nil || !e.is(db, kind, key) || !e.valid(r.c, now) {
+	e := r.c.store.get(q.id)
+	if e == nil || !e.answers(q) || !e.valid(r.c, now) {
 		return nil
 	}
 	r.keep(s, e)

@@ -408,7 +408,7 @@ func (s *sim) read(l *simLoop, k *simKey, after *simOp) {
 func (s *sim) ask(l *simLoop, op *simOp) {
 	k := op.key
 	now := s.now
-	if e := l.reader.Get(s.c.Hash(k.name), 0, HGetAll, k.name, now); e != nil {
+	if e := l.reader.Get(ask(s.c, k.name), now); e != nil {
 		s.count["hits"]++
 		if s.calm == 100 {
 			s.count["calm hits"]++
@@ -443,7 +443,7 @@ func (s *sim) ask(l *simLoop, op *simOp) {
 
 func (s *sim) start(l *simLoop, op *simOp) {
 	fl := &simFlight{key: op.key, waiters: []*simOp{op}, sentAt: s.now}
-	if !s.c.StartFetch(&fl.fetch, op.key.name, op.key.group) || !s.covered() {
+	if !s.c.StartFetch(&fl.fetch, ask(s.c, op.key.name), op.key.group) || !s.covered() {
 		s.bypass(l, op)
 		return
 	}
@@ -568,7 +568,7 @@ func (s *sim) fill(l *simLoop, m simMsg) bool {
 	if m.at != 0 && !s.flaw.noExpiry {
 		until = m.at // the node's clock and ours are one here, so this is exact
 	}
-	e, err := NewEntry(0, HGetAll, fl.key.name, fmt.Appendf(nil, "%%1\r\n$1\r\nv\r\n$5\r\n%05d\r\n", m.version), until)
+	e, err := NewEntry(ask(s.c, fl.key.name), Map, fmt.Appendf(nil, "%%1\r\n$1\r\nv\r\n$5\r\n%05d\r\n", m.version), until)
 	if err != nil {
 		panic(err)
 	}
@@ -694,7 +694,7 @@ func (st *chaosStore) step() {
 		}
 	}
 	if k := st.s.keys[st.s.rng.IntN(len(st.s.keys))]; st.s.chance(3) {
-		id := identify(st.s.c.Hash(k.name), 0, HGetAll)
+		id := ask(st.s.c, k.name).id
 		if e := st.live[id]; e != nil {
 			delete(st.live, id)
 			st.leaves = append(st.leaves, e)

@@ -11,68 +11,108 @@ import (
 	"cosky-proxy/router/command"
 )
 
-// fetchKey identifies a fetch in flight on a loop.
+// fetch is one read for the near-cache under way, shared by every client of the
+// loop that asks for the same meanwhile. It is sent as [read, PTTL] on a fetch
+// lane, whose invalidations arrive in order with the replies. When another loop is the
+// curator of its key, that loop sends it, see errand.
+type fetch struct {
+	nearcache.Fetch
+	question nearcache.Question
+	read     *read
+	shape    nearcache.Shape
+	policy   policy
+	next     *fetch          // another one of the same key
+	raw      []byte          // the read, for those who have to repeat it
+	grounds  [3]*lease.Lease // what its Leases will be
+	sentAt   int64
+	until    int64 // no entry of it lives longer
+	waiters  fifo
+	errands  []errand
+	lane     *lane  // nil: of another loop
+	body     []byte // the read's reply
+	failed   bool   // it was an error, or too long
+	tooBig   bool
+	landed   bool // the read's reply has arrived: later invalidations are about later changes
+}
+
+// fetches are the fetches of a loop in flight, by their key, the newest first.
+type fetches map[fetchKey]*fetch
+
 type fetchKey struct {
 	hash uint64
 	db   int32
-	kind nearcache.Kind
 }
 
-// otherKind identifies the fetch of the same key by the other command.
-func (id fetchKey) otherKind() fetchKey {
-	id.kind = nearcache.HGetAll + nearcache.SMembers - id.kind
-	return id
+func keyOf(q *nearcache.Question) fetchKey { return fetchKey{q.Hash(), q.DB} }
+
+// of returns the newest fetch of q, and whether there are fetches of the same key for
+// another question.
+func (fs fetches) of(q *nearcache.Question) (f *fetch, others bool) {
+	for o := fs[keyOf(q)]; o != nil; o = o.next {
+		switch {
+		case !o.question.Same(q):
+			others = true
+		case f == nil:
+			f = o
+		}
+	}
+	return f, others
 }
 
-// fetch is one read for the near-cache under way, shared by every client of the
-// loop that asks for the same meanwhile. It is sent as [read, PTTL] on a fetch
-// lane, whose invalidations arrive in order with the replies.
-type fetch struct {
-	nearcache.Fetch
-	id      fetchKey
-	key     []byte
-	raw     []byte // the read, for those who have to repeat it
-	sentAt  int64
-	until   int64 // no entry of it lives longer
-	waiters fifo
-	lane    *lane
-	body    []byte // the read's reply
-	failed  bool   // it was an error, or too long
-	tooBig  bool
-	landed  bool // the read's reply has arrived: later invalidations are about later changes
+func (fs fetches) add(f *fetch) {
+	id := keyOf(&f.question)
+	f.next = fs[id]
+	fs[id] = f
 }
 
-func (s *session) hgetall(cmd *command.Command, args [][]byte, raw []byte) bool {
-	return s.cachedRead(cmd, nearcache.HGetAll, args, raw)
+func (fs fetches) remove(f *fetch) {
+	id := keyOf(&f.question)
+	first := fs[id]
+	if first == f {
+		if f.next == nil {
+			delete(fs, id)
+		} else {
+			fs[id] = f.next
+		}
+		return
+	}
+	for o := first; o != nil; o = o.next {
+		if o.next == f {
+			o.next = f.next
+			return
+		}
+	}
 }
 
-func (s *session) smembers(cmd *command.Command, args [][]byte, raw []byte) bool {
-	return s.cachedRead(cmd, nearcache.SMembers, args, raw)
-}
-
-// cachedRead serves a read of a CoSky key from memory if it can, joins or starts
-// a fetch if it may, and passes the read on otherwise.
-func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][]byte, raw []byte) bool {
+// cachedRead serves a read from memory if it can, joins or starts a fetch if it may, and
+// passes the read on otherwise.
+func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
-	key := args[1]
-	class, _ := coskey.Classify(key)
-	if class == coskey.None || l.guard != nil && !l.guard.vouches(s, cmd, args) {
+	rd := l.reads[cmd.ID]
+	if !rd.keeps(args) {
 		return s.forward(cmd, args, raw)
 	}
-	hash := l.cache.Hash(key)
-	if s.tx != nil || s.home != nil || s.touched(l.cache.StripeOf(hash)) {
+	p := l.policyOf(cmd, args[1])
+	if !p.caches() || l.guard != nil && !l.guard.vouches(s, cmd, args) {
+		return s.forward(cmd, args, raw)
+	}
+	q := l.ask(s.db, cmd, rd, args)
+	if s.tx != nil || s.home != nil || s.touched(l.cache.StripeOf(q.Hash())) {
 		l.stats.Bypasses++
 		return s.forward(cmd, args, raw)
 	}
-	id := fetchKey{hash, s.db, kind}
 	// A read of this client that was sent to Redis must not be overtaken by an entry that
 	// was there before, but came to light only now: it may be older.
-	sent := s.fetching > 0 && l.fetches[id] != nil
-	if s.fetching > 0 && l.fetches[id.otherKind()] != nil {
-		return !s.drain()
+	sent := false
+	if s.fetching > 0 {
+		f, others := l.fetches.of(&q)
+		if others {
+			return !s.drain()
+		}
+		sent = f != nil
 	}
 	if !sent {
-		if e := l.reader.Get(hash, int(s.db), kind, key, l.now()); e != nil {
+		if e := l.reader.Get(&q, l.now()); e != nil {
 			s.hit(cmd, e)
 			return true
 		}
@@ -80,7 +120,7 @@ func (s *session) cachedRead(cmd *command.Command, kind nearcache.Kind, args [][
 	if s.fetching >= maxFetching {
 		return !s.drain()
 	}
-	if s.await(cmd, id, class, key, raw) {
+	if s.await(cmd, &fetch{question: q, read: rd, shape: rd.shapeOf(args), policy: p, raw: raw}) {
 		l.stats.Misses++
 		return true
 	}
@@ -112,17 +152,17 @@ func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
 	s.hold(len(r.buf))
 }
 
-// await makes the session wait for a fetch of key: one in flight that is still
-// current, or a new one. False: the key cannot be cached at the moment.
-func (s *session) await(cmd *command.Command, id fetchKey, class coskey.Class, key, raw []byte) bool {
+// await makes the session wait for what like describes: a fetch in flight that is
+// still current, or a new one. False: it cannot be cached at the moment.
+func (s *session) await(cmd *command.Command, like *fetch) bool {
 	l := s.loop
-	f := l.fetchOf(id, class, key, raw)
+	f := l.fetchOf(like)
 	if f == nil {
 		return false
 	}
 	r := l.newRequest(s, cmd)
 	r.sentAt = l.now()
-	r.slot, r.keyed = l.target(key).slot, l.clusters
+	r.slot, r.keyed = l.target(like.question.Key).slot, l.clusters
 	s.enqueue(r)
 	f.join(r)
 	return true
@@ -130,17 +170,12 @@ func (s *session) await(cmd *command.Command, id fetchKey, class coskey.Class, k
 
 // fetchOf is the fetch in flight if it is still current, else a new one; nil if
 // there can be none.
-func (l *loop) fetchOf(id fetchKey, class coskey.Class, key, raw []byte) *fetch {
-	f := l.fetches[id]
-	switch {
-	case f == nil:
-	case !bytes.Equal(f.key, key):
-		return nil
-	case f.Current(l.cache):
+func (l *loop) fetchOf(like *fetch) *fetch {
+	if f, _ := l.fetches.of(&like.question); f != nil && f.Current(l.cache) {
 		l.stats.Joined++
 		return f
 	}
-	return l.startFetch(id, class, key, raw)
+	return l.startFetch(like)
 }
 
 func (f *fetch) join(r *request) {
@@ -148,70 +183,101 @@ func (f *fetch) join(r *request) {
 	f.waiters.push(r)
 }
 
-// startFetch sends a fetch if a write does not forbid it and a live source of
-// invalidations covers the key.
-func (l *loop) startFetch(id fetchKey, class coskey.Class, key, raw []byte) *fetch {
-	now := l.now()
-	if l.cache.Refused(id.hash, int(id.db), id.kind, now) {
+// startFetch starts a fetch like that one, if a write does not forbid it and a live
+// source of invalidations covers the key.
+func (l *loop) startFetch(like *fetch) *fetch {
+	if l.cache.Refused(&like.question, l.now()) {
 		return nil
 	}
+	f := &fetch{question: like.question, read: like.read, shape: like.shape, policy: like.policy, raw: like.raw}
+	curator := l.curator(&f.policy, f.question.Key)
+	if curator == l && !f.prepare(l) || !f.begin(l) {
+		return nil
+	}
+	f.question, f.raw = f.question.Clone(), bytes.Clone(f.raw)
+	if curator == l {
+		f.ask(l)
+	} else {
+		f.entrust(l, curator)
+	}
+	l.fetches.add(f)
+	return f
+}
+
+// prepare finds the way of a fetch and what will announce changes of its key; false
+// when either is not there.
+func (f *fetch) prepare(l *loop) bool {
+	now, key := l.now(), f.question.Key
 	n, cause := l.owner(l.target(key).slot)
 	if cause != "" || n.info == nil || !n.info.Vouched(now) {
-		return nil
+		return false
 	}
-	ln, events, ready := l.streams(n, id.db, class, key)
+	ln, leases, ready := l.streams(n, f.question.DB, &f.policy, key)
 	if !ready {
-		return nil
+		return false
 	}
-	f := &fetch{id: id, sentAt: now, until: now + l.life(id.kind, class)}
-	if f.until == now {
-		return nil
+	f.lane, f.grounds, f.sentAt = ln, leases, now
+	f.until = now + l.life(f.read, &f.policy)
+	return f.until > now
+}
+
+// begin remembers the words of the stripes on which the reply will depend.
+func (f *fetch) begin(l *loop) (ok bool) {
+	if group, in := l.groupStripe(f.question.Key); in {
+		ok = l.cache.StartFetch(&f.Fetch, &f.question, group)
+	} else {
+		ok = l.cache.StartFetch(&f.Fetch, &f.question)
 	}
-	if group, ok := l.groupStripe(key); ok {
-		if !l.cache.StartFetch(&f.Fetch, key, group) {
-			return nil
-		}
-	} else if !l.cache.StartFetch(&f.Fetch, key) {
-		return nil
-	}
-	f.Leases = [...]*lease.Lease{n.info.Vouch, ln.lease, events}
-	f.key, f.raw, f.lane = bytes.Clone(key), bytes.Clone(raw), ln
-	f.ask(l)
-	l.fetches[id] = f
-	return f
+	f.Leases = f.grounds
+	return ok
 }
 
 // streams finds what will announce changes of key: the fetch lane it is read on and
 // the lease of CoSky's events, each only as far as it is a source. What is missing is
-// opened, and ready is false until it is there and alive.
-func (l *loop) streams(n *node, db int32, class coskey.Class, key []byte) (ln *lane, events *lease.Lease, ready bool) {
-	now := l.now()
-	tracks, listens := l.srv.tracks(), l.srv.listens() && class.Covered() != coskey.Uncovered
+// opened, and ready is false until it is there and alive. A policy that asks for no
+// source needs the lane and an owner that vouches for the slot.
+func (l *loop) streams(n *node, db int32, p *policy, key []byte) (ln *lane, leases [3]*lease.Lease, ready bool) {
 	ln = n.fetchLane(db)
+	if ln == nil {
+		return nil, leases, false
+	}
+	leases[0] = n.info.Vouch
+	if p.bare() {
+		return ln, leases, true
+	}
+	now := l.now()
+	tracks, listens := l.srv.tracks(), l.srv.listens() && p.class.Covered() != coskey.Uncovered
+	if tracks {
+		leases[1] = ln.lease
+	}
 	if listens {
-		events = l.srv.eventLease(n.addr, key)
+		leases[2] = l.srv.eventLease(n.addr, key)
 	}
 	switch {
-	case ln == nil, !tracks && !listens, tracks && !ln.lease.Alive(now):
-		return nil, nil, false
-	case listens && (events == nil || !events.Alive(now)):
-		return nil, nil, false
+	case !tracks && (!listens || p.rule != nil), tracks && !ln.lease.Alive(now):
+		return nil, leases, false
+	case listens && (leases[2] == nil || !leases[2].Alive(now)):
+		return nil, leases, false
 	}
-	return ln, events, true
+	return ln, leases, true
 }
 
-// life is how long an entry of the class may live, in nanoseconds.
-func (l *loop) life(kind nearcache.Kind, class coskey.Class) int64 {
+// life is how long an entry may live, in nanoseconds.
+func (l *loop) life(rd *read, p *policy) int64 {
 	o := &l.srv.opts.Cache
 	life := o.TTL
+	if p.rule != nil {
+		life = p.rule.TTL
+	}
 	switch {
+	case p.bare():
 	case l.srv.tracks():
 		// From 7.4 on hash fields expire by themselves: PTTL does not tell when, and
 		// their expiry is announced only when the server comes round to it.
-		if kind == nearcache.HGetAll && l.srv.abilities.Load().fieldsExpire {
+		if rd.fields && l.srv.abilities.Load().fieldsExpire {
 			life = min(life, o.MaxStaleness)
 		}
-	case class.Covered() == coskey.Complete:
+	case p.class.Covered() == coskey.Complete:
 		life = min(life, o.PubSubTTL)
 	default:
 		life = min(life, o.PubSubTTL, o.MaxStaleness)
@@ -244,15 +310,24 @@ const (
 
 func (f *fetch) ask(l *loop) {
 	r := l.newRequest(nil, nil)
-	r.sink, r.index, r.limit, r.alone = f, fetchRead, l.srv.opts.Cache.MaxEntry, true
+	r.sink, r.index, r.limit, r.alone = f, fetchRead, f.limit(l), true
 	f.lane.send(r, f.raw)
 
 	r = l.newRequest(nil, nil)
 	r.sink, r.index, r.alone = f, fetchPTTL, true
 	l.enc = resp.AppendArray(l.enc[:0], 2)
 	l.enc = resp.AppendBulkString(l.enc, "PTTL")
-	l.enc = resp.AppendBulk(l.enc, f.key)
+	l.enc = resp.AppendBulk(l.enc, f.question.Key)
 	f.lane.send(r, l.enc)
+}
+
+// limit is the size of the largest reply that is kept.
+func (f *fetch) limit(l *loop) int {
+	most := l.srv.opts.Cache.MaxEntry
+	if f.policy.rule != nil {
+		most = min(most, f.policy.rule.MaxValue)
+	}
+	return most
 }
 
 // deliver takes the replies of a fetch; with the second the fetch is over.
@@ -260,15 +335,13 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 	switch r.index {
 	case fetchRead:
 		f.landed = true
-		f.tooBig = r.overrun || len(reply) > l.srv.opts.Cache.MaxEntry
+		f.tooBig = r.overrun || len(reply) > f.limit(l)
 		f.failed = f.tooBig || reply[0] == '-'
 		if !f.tooBig {
 			f.body = append(f.body, reply...)
 		}
 	case fetchPTTL:
-		if l.fetches[f.id] == f {
-			delete(l.fetches, f.id)
-		}
+		l.fetches.remove(f)
 		if f.failed || reply[0] == '-' {
 			f.giveUp(l)
 		} else {
@@ -285,8 +358,16 @@ func (f *fetch) land(l *loop, pttl []byte) {
 		f.giveUp(l)
 		return
 	}
+	filled := l.cache.Fill(&f.Fetch, e)
+	f.report(outcome{entry: e, filled: filled})
+	f.hand(l, e, filled)
+}
+
+// hand answers those who wait with the entry, or, when it could not be filled, has
+// them ask again.
+func (f *fetch) hand(l *loop, e *nearcache.Entry, filled bool) {
 	waiters := f.leave()
-	if !l.cache.Fill(&f.Fetch, e) {
+	if !filled {
 		f.lose(l, waiters, e)
 		return
 	}
@@ -329,7 +410,7 @@ func (f *fetch) lose(l *loop, waiters fifo, e *nearcache.Entry) {
 			l.release(r)
 		case r.overtaken:
 			if !bumped {
-				l.cache.Bump(l.cache.StripeOf(f.id.hash))
+				l.cache.Bump(l.cache.StripeOf(f.question.Hash()))
 				bumped = true
 			}
 			l.deliverEntry(r, e)
@@ -341,14 +422,13 @@ func (f *fetch) lose(l *loop, waiters fifo, e *nearcache.Entry) {
 
 func (l *loop) askAgain(r *request, f *fetch) {
 	if r.sess.fetching == 0 {
-		if e := l.reader.Get(f.id.hash, int(f.id.db), f.id.kind, f.key, l.now()); e != nil {
+		if e := l.reader.Get(&f.question, l.now()); e != nil {
 			l.deliverEntry(r, e)
 			return
 		}
 	}
 	if r.retries++; r.retries < nearcache.Patience {
-		class, _ := coskey.Classify(f.key)
-		if g := l.fetchOf(f.id, class, f.key, f.raw); g != nil {
+		if g := l.fetchOf(f); g != nil {
 			g.join(r)
 			return
 		}
@@ -363,24 +443,23 @@ func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
 	case ms >= 0:
 		// Redis counts whole milliseconds, so one may have begun before the fetch was sent.
 		until = min(until, f.sentAt+(ms-1)*int64(time.Millisecond))
-	case ms == -2 && !emptyReply(f.body):
+	case ms == -2 && !f.read.showsAbsence(f.body):
 		until = 0 // expired between the two commands
 	}
-	return nearcache.NewEntry(int(f.id.db), f.id.kind, f.key, f.body, until)
+	return nearcache.NewEntry(&f.question, f.shape, f.body, until)
 }
-
-func emptyReply(b []byte) bool { return len(b) == 4 && b[1] == '0' }
 
 // giveUp ends a fetch that brought nothing to keep. A wrong type is the answer for
 // everybody who waits; otherwise they ask for themselves, on the ordinary way, which
 // knows how to follow redirects and how to pass on errors and long replies.
 func (f *fetch) giveUp(l *loop) {
 	if f.tooBig {
-		l.cache.Refuse(f.id.hash, int(f.id.db), f.id.kind, l.now())
+		l.cache.Refuse(&f.question, l.now())
 	}
+	f.report(outcome{body: f.body})
 	waiters := f.leave()
 	if bytes.HasPrefix(f.body, []byte("-WRONGTYPE ")) {
-		l.cache.Bump(l.cache.StripeOf(f.id.hash)) // it says what the key is now
+		l.cache.Bump(l.cache.StripeOf(f.question.Hash())) // it says what the key is now
 		for waiters.head != nil {
 			r := waiters.pop()
 			l.countReply(r.cmd, r.sentAt, true)
@@ -410,7 +489,7 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 		return
 	}
 	e := l.effect.reset()
-	e.add(l.cache.StripeOf(f.id.hash), pending)
+	e.add(l.cache.StripeOf(f.question.Hash()), pending)
 	l.begin(r, e)
 	r.retries = 0
 	if l.resends {
@@ -458,8 +537,8 @@ func (l *loop) invalidate(ln *lane, key []byte) {
 	hash := l.cache.Hash(key)
 	st := l.cache.StripeOf(hash)
 	before, after := l.cache.Push(st)
-	for _, kind := range [...]nearcache.Kind{nearcache.HGetAll, nearcache.SMembers} {
-		if f := l.fetches[fetchKey{hash, ln.key.db, kind}]; f != nil && f.lane == ln && !f.landed {
+	for f := l.fetches[fetchKey{hash, ln.key.db}]; f != nil; f = f.next {
+		if f.lane == ln && !f.landed {
 			f.Advance(st, before, after)
 		}
 	}
@@ -469,8 +548,10 @@ func (l *loop) invalidateAll(ln *lane) {
 	l.stats.Invalidations++
 	before, after := l.cache.Push(nearcache.All)
 	for _, f := range l.fetches {
-		if f.lane == ln && !f.landed {
-			f.Advance(nearcache.All, before, after)
+		for ; f != nil; f = f.next {
+			if f.lane == ln && !f.landed {
+				f.Advance(nearcache.All, before, after)
+			}
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/nearcache"
-	"cosky-proxy/nearcache/coskey"
 	"cosky-proxy/router"
 	"cosky-proxy/router/command"
 )
@@ -135,10 +134,7 @@ func (e *effectScratch) add(st nearcache.Stripe, write bool) {
 // concern notes that a command writes key, or that its reply shows key's state.
 // Only keys that can be cached matter.
 func (l *loop) concern(e *effectScratch, key []byte, write bool) {
-	if l.cache == nil {
-		return
-	}
-	if class, _ := coskey.Classify(key); class == coskey.None {
+	if l.cache == nil || !l.mayCache(key) {
 		return
 	}
 	e.add(l.cache.StripeOf(l.cache.Hash(key)), write)

@@ -92,8 +92,7 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	set((*session).scriptFlush, "script|flush")
 
 	if o.Cache.Cache != nil {
-		set((*session).hgetall, "hgetall")
-		set((*session).smembers, "smembers")
+		set((*session).cachedRead, "hgetall", "smembers")
 	}
 
 	set((*session).notYet, "script|debug")

@@ -30,6 +30,7 @@ type loop struct {
 	// loop-owned
 	table      *command.Table
 	handlers   []handler // by command ID; nil: forward
+	reads      []*read   // by command ID; nil: never kept
 	topo       *cluster.Topology
 	shards     []*node // by shard index of topo
 	nodes      map[string]*node
@@ -65,7 +66,8 @@ type loop struct {
 
 	// near-cache
 	reader       *nearcache.Reader
-	fetches      map[fetchKey]*fetch
+	fetches      fetches
+	rest         []byte // scratch of ask
 	effect       effectScratch
 	scriptEffect lua.Effect
 
@@ -88,7 +90,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		ears:     make(map[int64]*ear),
 		monitors: make(map[*session]struct{}),
 		vigil:    make(map[*lane]struct{}),
-		fetches:  make(map[fetchKey]*fetch),
+		fetches:  make(fetches),
 		stats:    stats.NewLoop(0),
 	}
 	l.learn(srv.commands.Load())

@@ -73,7 +73,7 @@ func New(opts Options) (*Server, error) {
 		roster:  newRoster(),
 		started: time.Now(),
 	}
-	s.commands.Store(&vocabulary{command.Builtin(), newHandlers(&opts, command.Builtin())})
+	s.commands.Store(newVocabulary(&opts, command.Builtin()))
 	if len(opts.Backend.Commands) > 0 {
 		s.AdoptCommands(opts.Backend.Commands)
 		s.opts.Backend.Commands = nil // a list is merged once; the table has it

@@ -7,6 +7,11 @@ import "cosky-proxy/router/command"
 type vocabulary struct {
 	table    *command.Table
 	handlers []handler // by command ID
+	reads    []*read   // by command ID
+}
+
+func newVocabulary(o *Options, t *command.Table) *vocabulary {
+	return &vocabulary{t, newHandlers(o, t), newReads(t)}
 }
 
 // AdoptCommands tells every loop which commands the backend has, as it listed them
@@ -24,7 +29,7 @@ func (s *Server) AdoptCommands(theirs []command.Command) {
 
 // setCommandsLocked makes t the table of every loop.
 func (s *Server) setCommandsLocked(t *command.Table) {
-	v := &vocabulary{t, newHandlers(&s.opts, t)}
+	v := newVocabulary(&s.opts, t)
 	s.commands.Store(v)
 	for _, l := range s.loops {
 		l.nl.Post(func() { l.learn(v) })
@@ -34,7 +39,7 @@ func (s *Server) setCommandsLocked(t *command.Table) {
 // learn makes v the loop's vocabulary. Requests in flight keep the commands they
 // were resolved to: IDs are the same in every table of one server.
 func (l *loop) learn(v *vocabulary) {
-	l.table, l.handlers = v.table, v.handlers
+	l.table, l.handlers, l.reads = v.table, v.handlers, v.reads
 	l.stats.Grow(v.table.Count())
 }
 

@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"bytes"
+
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router/command"
+)
+
+// read is a command whose replies the near-cache can keep: it reads one key, and its
+// reply depends on nothing but the key's content and the arguments, not on the time, on
+// chance or on who asks.
+type read struct {
+	shape  nearcache.Shape
+	scored bool    // WITHSCORES makes the reply pairs
+	whole  bool    // the reply is the whole value: see nearcache.Question
+	fields bool    // it shows fields of a hash, which may expire by themselves
+	args   int     // how many arguments it must have to be kept; 0: any number
+	absent absence // its reply when the key does not exist
+}
+
+// absence is the reply to a read of a key that does not exist.
+type absence uint8
+
+const (
+	absentNull  absence = iota // $-1, *-1 or _
+	absentZero                 // :0
+	absentEmpty                // an empty string or aggregate
+	absentNone                 // +none
+	absentEach                 // an array of nulls or zeros
+)
+
+// readOf returns what is to be known about the command of that name, nil when its
+// replies cannot be kept.
+//
+// Not among them are commands whose answer changes with time alone (TTL, OBJECT IDLETIME)
+// or by chance (SRANDMEMBER), that change something (GETEX), that read several keys (SINTER),
+// or whose nulls in RESP2 cannot be told from RESP3 (ZRANK … WITHSCORE).
+func readOf(name string) *read {
+	switch name {
+	case "get":
+		return &read{whole: true}
+	case "hgetall":
+		return &read{shape: nearcache.Map, whole: true, fields: true, absent: absentEmpty}
+	case "smembers":
+		return &read{shape: nearcache.Set, whole: true, absent: absentEmpty}
+	case "strlen", "bitcount", "getbit", "sismember", "scard", "llen", "zcard", "zcount", "zlexcount", "xlen":
+		return &read{absent: absentZero}
+	case "exists":
+		return &read{absent: absentZero, args: 2}
+	case "type":
+		return &read{absent: absentNone}
+	case "getrange", "substr", "lrange", "xrange", "xrevrange":
+		return &read{absent: absentEmpty}
+	case "lindex":
+		return &read{}
+	case "hget":
+		return &read{fields: true}
+	case "hmget":
+		return &read{fields: true, absent: absentEach}
+	case "hkeys", "hvals":
+		return &read{fields: true, absent: absentEmpty}
+	case "hlen", "hexists", "hstrlen":
+		return &read{fields: true, absent: absentZero}
+	case "smismember":
+		return &read{absent: absentEach}
+	case "zscore":
+		return &read{shape: nearcache.Scores}
+	case "zmscore":
+		return &read{shape: nearcache.Scores, absent: absentEach}
+	case "zrank", "zrevrank":
+		return &read{args: 3}
+	case "zrange", "zrevrange", "zrangebyscore", "zrevrangebyscore", "zrangebylex", "zrevrangebylex":
+		return &read{scored: true, absent: absentEmpty}
+	}
+	return nil
+}
+
+// newReads returns what is to be known about the commands of t, by ID; nil: nothing.
+func newReads(t *command.Table) []*read {
+	reads := make([]*read, t.Count())
+	for _, cmd := range t.All() {
+		if rd := readOf(cmd.Name); rd != nil && cmd.SingleKey && cmd.KeyPos == 1 || cmd.Name == "exists" {
+			reads[cmd.ID] = rd
+		}
+	}
+	return reads
+}
+
+// keeps reports whether a reply to these arguments can be kept.
+func (rd *read) keeps(args [][]byte) bool { return rd.args == 0 || len(args) == rd.args }
+
+// shapeOf is the shape of the reply to these arguments.
+func (rd *read) shapeOf(args [][]byte) nearcache.Shape {
+	if rd.scored {
+		for _, a := range args[min(4, len(args)):] {
+			if equalFold(a, "WITHSCORES") {
+				return nearcache.Pairs
+			}
+		}
+	}
+	return rd.shape
+}
+
+// showsAbsence reports whether the reply is that to a key that does not exist.
+func (rd *read) showsAbsence(reply []byte) bool {
+	switch rd.absent {
+	case absentNull:
+		return isNull(reply)
+	case absentZero:
+		return string(reply) == ":0\r\n"
+	case absentEmpty:
+		_, n, size := resp.ReadHeader(reply)
+		return size > 0 && n == 0
+	case absentNone:
+		return string(reply) == "+none\r\n"
+	}
+	_, _, size := resp.ReadHeader(reply)
+	for rest := reply[size:]; len(rest) > 0; {
+		line, after, _ := bytes.Cut(rest, []byte("\r\n"))
+		if string(line) != ":0" && string(line) != "_" && string(line) != "$-1" {
+			return false
+		}
+		rest = after
+	}
+	return true
+}
+
+func isNull(reply []byte) bool {
+	switch string(reply) {
+	case "_\r\n", "$-1\r\n", "*-1\r\n":
+		return true
+	}
+	return false
+}
+
+// ask makes the question of a read. It is valid until the next one is made.
+func (l *loop) ask(db int32, cmd *command.Command, rd *read, args [][]byte) nearcache.Question {
+	var rest []byte
+	if !rd.whole {
+		l.rest = nearcache.AppendRest(l.rest[:0], args[2:])
+		rest = l.rest
+	}
+	return l.cache.Ask(db, nearcache.Kind(cmd.ID), args[1], rest)
+}
