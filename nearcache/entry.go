@@ -172,6 +172,9 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.leases = f.Leases
 	e.deps = f.deps
 	e.n = uint8(f.n)
+	if c.rules.seal != nil {
+		c.rules.seal(e)
+	}
 }
 
 // is reports whether the entry is the reply to this very question: a hash only says
