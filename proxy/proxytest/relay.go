@@ -2,7 +2,6 @@ package proxytest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -86,15 +85,13 @@ func StartRelay(t testing.TB, target string) *Relay {
 
 // RelayCluster puts a relay in front of every node of c and makes the cluster announce
 // the relays, so that a proxy comes by there; c's own methods do not. A node that is restarted
-// forgets its relay.
+// forgets its relay, see Announce.
 func RelayCluster(t testing.TB, c *clustertest.Cluster) map[*clustertest.Redis]*Relay {
 	t.Helper()
 	relays := make(map[*clustertest.Redis]*Relay)
 	for _, node := range c.Nodes {
-		r := StartRelay(t, node.Addr)
-		relays[node] = r
-		_, port, _ := net.SplitHostPort(r.Addr)
-		node.Do("CONFIG", "SET", "cluster-announce-port", port)
+		relays[node] = StartRelay(t, node.Addr)
+		Announce(node, relays[node])
 	}
 	clustertest.Await(t, "every node to know the relays", func() error {
 		for _, node := range c.Nodes {
@@ -112,6 +109,12 @@ func RelayCluster(t testing.TB, c *clustertest.Cluster) map[*clustertest.Redis]*
 	})
 	c.AwaitOK()
 	return relays
+}
+
+// Announce makes a node of a cluster tell the others, and clients, to come to r.
+func Announce(node *clustertest.Redis, r *Relay) {
+	_, port, _ := net.SplitHostPort(r.Addr)
+	node.Do("CONFIG", "SET", "cluster-announce-port", port)
 }
 
 func (r *Relay) serve(c net.Conn) {
@@ -301,17 +304,4 @@ func (r *Relay) Kill(redis *clustertest.Redis, uses ...Use) (killed int) {
 		}
 	}
 	return killed
-}
-
-var errNotYet = errors.New("not yet")
-
-// AwaitUse waits until there is a connection of the use.
-func (r *Relay) AwaitUse(t testing.TB, u Use) {
-	t.Helper()
-	clustertest.Await(t, fmt.Sprintf("a %v connection", u), func() error {
-		if len(r.of(u)) == 0 {
-			return errNotYet
-		}
-		return nil
-	})
 }

@@ -1,0 +1,203 @@
+package coherence
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// workers is how many clients a hunt has: enough to meet, few enough for the judge.
+const workers = 8
+
+// pause is how long a fault, or the peace between two, lasts.
+const pause = 60 * time.Millisecond
+
+func rest() { time.Sleep(pause) }
+
+var uses = []proxytest.Use{proxytest.Plain, proxytest.Fetch, proxytest.PubSub}
+
+// faults of connections: they are the same for one Redis and for a cluster.
+func (r *rig) wireFaults(h *hunt) {
+	wire, owner := r.wire(), r.owner()
+	wire.Lag(proxytest.Fetch, 2*time.Millisecond)
+	wire.Lag(proxytest.PubSub, 2*time.Millisecond)
+	rest()
+	for _, u := range uses {
+		wire.Kill(owner, u)
+		rest()
+		wire.Cut(u)
+		rest()
+	}
+	for _, u := range []proxytest.Use{proxytest.Fetch, proxytest.PubSub} {
+		wire.Mute(u)
+		time.Sleep(staleness + pause)
+		wire.Unmute(u)
+		rest()
+		wire.Refuse(u, true)
+		wire.Cut(u)
+		rest()
+		wire.Refuse(u, false)
+		rest()
+	}
+	wire.Lag(proxytest.Fetch, 0)
+	wire.Lag(proxytest.PubSub, 0)
+	// Nothing that a client of this proxy writes depends on messages.
+	wire.Deafen(proxytest.PubSub, true)
+	time.Sleep(staleness)
+	wire.Deafen(proxytest.PubSub, false)
+	owner.Freeze()
+	time.Sleep(staleness + pause)
+	owner.Thaw()
+	rest()
+}
+
+// restart kills Redis, which has everything on disk.
+func (r *rig) restart() {
+	r.redis.Restart()
+	time.Sleep(staleness)
+}
+
+// wipe kills Redis, which has nothing on disk: a write to every key, around the proxy, that is over when
+// a client of the proxy has been told.
+func (r *rig) wipe(h *hunt) {
+	done := h.every(crash)
+	r.redis.Restart()
+	r.redis.Do("FUNCTION", "LOAD", "REPLACE", putFunction)
+	h.look()
+	done(nil)
+}
+
+func (h *hunt) judge(r *rig) {
+	h.t.Helper()
+	h.stop()
+	if lie := h.lie(); lie != "" {
+		h.t.Error(lie)
+	}
+	s := r.server.Stats()
+	h.t.Logf("%d keys, %d writes, %d hits, %d misses, %d bypasses; errors: %v", len(h.all), h.writes, s.Hits, s.Misses, s.Bypasses, h.failed)
+	if s.Hits < 300 || s.Misses < 100 || h.writes < 300 {
+		h.t.Errorf("%d hits, %d misses and %d writes prove little", s.Hits, s.Misses, h.writes)
+	}
+}
+
+// again repeats what faults do as long as the flag says.
+func again(faults func()) {
+	for begun := time.Now(); ; {
+		faults()
+		if time.Since(begun) >= *long {
+			return
+		}
+	}
+}
+
+func TestLinearizable(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := startStandalone(t, mode, durable)
+			h := newHunt(t, r.addr)
+			h.start(workers)
+			again(func() {
+				r.wireFaults(h)
+				r.restart()
+			})
+			h.judge(r)
+		})
+	}
+}
+
+// TestLinearizableWhenMemoryIsLost: Redis comes back empty, as if somebody had flushed it.
+func TestLinearizableWhenMemoryIsLost(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := startStandalone(t, mode, nil)
+			h := newHunt(t, r.addr)
+			h.start(workers)
+			again(func() {
+				time.Sleep(2 * pause)
+				r.wipe(h)
+				time.Sleep(2 * pause)
+			})
+			h.judge(r)
+		})
+	}
+}
+
+func TestLinearizableInFrontOfACluster(t *testing.T) {
+	for _, mode := range []proxy.Invalidation{proxy.InvalidationBoth} {
+		t.Run(string(mode), func(t *testing.T) {
+			r := startCluster(t, mode)
+			h := newHunt(t, r.addr)
+			h.start(workers)
+			again(func() {
+				r.wireFaults(h)
+				r.reshard(h)
+				r.failover()
+				r.crash(h)
+			})
+			h.judge(r)
+		})
+	}
+}
+
+// reshard moves the slot of all keys to another master and back.
+func (r *rig) reshard(h *hunt) {
+	h.cautious.Store(true)
+	h.holdWrites()() // what was begun without caution is over
+	defer h.cautious.Store(false)
+	slot, from := r.cluster.SlotOf(namespace), r.owner()
+	for _, to := range r.cluster.Nodes[:3] {
+		if to == from || !to.Running() {
+			continue
+		}
+		r.move(slot, to)
+		rest()
+		r.move(slot, from)
+		rest()
+		return
+	}
+}
+
+// move is MoveSlot with time for clients to meet every stage.
+func (r *rig) move(slot int, to *clustertest.Redis) {
+	r.cluster.BeginMigrate(slot, to)
+	rest()
+	r.cluster.MigrateKeys(slot, to, 2)
+	rest()
+	r.cluster.MigrateKeys(slot, to, 0)
+	rest()
+	r.cluster.MigrateKeys(slot, to, 0) // keys that came back to life meanwhile
+	r.cluster.FinishMigrate(slot, to)
+}
+
+// failover makes a replica the master in the way that loses nothing.
+func (r *rig) failover() {
+	r.cluster.Failover(r.cluster.ReplicasOf(r.owner())[0])
+	rest()
+}
+
+// crash kills the master. Redis may lose what it has acknowledged and not yet replicated, so
+// nothing is written in the moment of the kill.
+func (r *rig) crash(h *hunt) {
+	owner := r.owner()
+	release := h.holdWrites()
+	r.replicated(owner)
+	heir := r.cluster.ReplicasOf(owner)[0]
+	owner.Stop()
+	release()
+	clustertest.Await(r.t, "the replica to take over", func() error {
+		if role := heir.InfoField("replication", "role"); role != "master" {
+			return fmt.Errorf("it is a %s", role)
+		}
+		return nil
+	})
+	owner.Restart()
+	proxytest.Announce(owner, r.relays[owner])
+	r.cluster.AwaitOK()
+	rest()
+}
