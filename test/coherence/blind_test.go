@@ -1,6 +1,7 @@
 package coherence
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,17 +16,26 @@ import (
 func TestCheckerIsNotBlind(t *testing.T) {
 	for _, tc := range []struct {
 		defect nearcachetest.Defect
-		fault  func(r *rig)
+		fault  func(r *rig, h *hunt)
 	}{
-		{nearcachetest.Epochs, func(*rig) {}},
-		{nearcachetest.Pending, func(*rig) {}},
-		{nearcachetest.Leases, func(r *rig) { // scripts rely on a stream that is not there
+		{nearcachetest.Epochs, func(*rig, *hunt) {}},
+		{nearcachetest.Pending, func(*rig, *hunt) {}},
+		{nearcachetest.Leases, func(r *rig, h *hunt) { // scripts rely on a stream that is not there
 			wire := r.wire()
+			release := h.holdWrites()
+			time.Sleep(pause / 2) // everything is cached now
 			wire.Refuse(proxytest.Fetch, true)
 			wire.Cut(proxytest.Fetch)
+			release()
 			time.Sleep(pause)
 			wire.Refuse(proxytest.Fetch, false)
-			time.Sleep(2 * pause)
+			enough := r.server.Stats().Hits + 200
+			clustertest.Await(r.t, "the cache to be used again", func() error {
+				if n := r.server.Stats().Hits; n < enough {
+					return fmt.Errorf("%d hits", n)
+				}
+				return nil
+			})
 		}},
 	} {
 		t.Run(tc.defect.String(), func(t *testing.T) {
@@ -38,7 +48,7 @@ func TestCheckerIsNotBlind(t *testing.T) {
 			var lie string
 			for deadline := time.Now().Add(clustertest.Deadline); lie == "" && time.Now().Before(deadline); {
 				time.Sleep(pause)
-				tc.fault(r)
+				tc.fault(r, h)
 				lie = h.lie()
 			}
 			h.stop()

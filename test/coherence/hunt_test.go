@@ -227,15 +227,15 @@ func (h *hunt) work(id int, rng *rand.Rand) {
 	for !h.stopped.Load() {
 		r := h.acquire(rng.IntN(h.slots))
 		switch p := rng.IntN(100); {
-		case p < 55:
+		case p < 70:
 			h.do(c, r, id, pick(rng, r.kind.reads), 0)
-		case p < 68:
+		case p < 77:
 			h.do(c, r, id, pick(rng, r.kind.other), rng.IntN(1<<20))
-		case p < 80:
+		case p < 86:
 			h.pipeline(c, r, id, rng)
-		case p < 83:
+		case p < 88:
 			h.expire(c, r, id)
-		case p < 84:
+		case p < 89 && rng.IntN(4) == 0:
 			h.flush(c)
 		default:
 			h.write(c, r, id, pick(rng, r.kind.write))
@@ -284,7 +284,9 @@ func (h *hunt) pipeline(c *client, r *register, id int, rng *rand.Rand) {
 	for range 2 + rng.IntN(3) {
 		op := pick(rng, r.kind.reads)
 		if rng.IntN(2) == 0 {
-			op = pick(rng, r.kind.write[:2])
+			if op = pick(rng, r.kind.write[:2]); op.args == nil || op.way&opaque != 0 && h.cautious.Load() {
+				op = del
+			}
 		}
 		chain = append(chain, op)
 	}

@@ -15,6 +15,10 @@ type state struct {
 	set    uint64 // set: its members
 	ttl    bool
 
+	// history: the present version of the config, and its value
+	version int
+	present int
+
 	// done is how much of its present pipeline each client has executed: pipelined commands
 	// overlap in time, and yet one comes after the other.
 	done [maxWorkers]uint8
@@ -25,7 +29,10 @@ const maxWorkers = 16
 func (s state) absent() bool { return s.data == 0 && s.fields == 0 && s.set == 0 }
 
 // gone is the state without the key.
-func (s state) gone() state { return state{done: s.done} }
+func (s state) gone() state { return state{done: s.done, version: s.version, present: s.present} }
+
+// wiped is the state when nothing is left at all.
+func (s state) wiped() state { return state{done: s.done} }
 
 // link is the place of an operation in its client's pipeline.
 type link struct {
@@ -103,7 +110,7 @@ var model = porcupine.Model{
 	Equal: func(a, b any) bool { return a.(state) == b.(state) },
 	Hash: func(a any) uint64 {
 		s := a.(state)
-		h := s.set ^ bits.RotateLeft64(uint64(s.data)*0x9e3779b97f4a7c15, 17) ^ uint64(s.fields)<<1
+		h := s.set ^ bits.RotateLeft64(uint64(s.data)*0x9e3779b97f4a7c15, 17) ^ uint64(s.fields)<<1 ^ uint64(s.present)<<20
 		for _, d := range s.done {
 			h = h*31 + uint64(d)
 		}
@@ -128,6 +135,9 @@ func (s state) String() string {
 	}
 	if s.ttl {
 		text += ", ttl"
+	}
+	if s.version > 0 {
+		text += fmt.Sprintf(", version %d of the config is %d", s.version, s.present)
 	}
 	return text
 }
@@ -182,12 +192,31 @@ func stepConfigRemove(s state, _ int, o output) (state, bool) {
 	return s.gone(), o.unknown || s.fields == coskyFields
 }
 
+// historyFields is how many fields an archived config has.
+const historyFields = coskyFields + 2
+
+// stepArchive: the second version of a config moves the first into the history.
+func stepArchive(s state, v int, o output) (state, bool) {
+	if s.version == 1 {
+		s = s.gone()
+		s.data, s.fields = s.present, historyFields
+	}
+	s.version, s.present = s.version+1, v
+	return s, o.says(1)
+}
+
+// stepForget deletes the config, its first version in the history, and what counts its versions.
+func stepForget(s state, _ int, o output) (state, bool) {
+	n := b2i(s.fields > 0) + b2i(s.version > 0) + b2i(s.version > 1)
+	return s.wiped(), o.says(n)
+}
+
 func stepDel(s state, _ int, o output) (state, bool) {
 	return s.gone(), o.says(b2i(!s.absent()))
 }
 
 // stepGone is what happens to a key without an answer: FLUSHDB, the loss of a server's memory.
-func stepGone(s state, _ int, _ output) (state, bool) { return s.gone(), true }
+func stepGone(s state, _ int, _ output) (state, bool) { return s.wiped(), true }
 
 func stepExpire(s state, _ int, o output) (state, bool) {
 	ok := o.says(b2i(!s.absent()))

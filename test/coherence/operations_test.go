@@ -63,6 +63,21 @@ var kinds = []*kind{
 		}, puts(setPut, stepSPut)...),
 	},
 	{
+		// A set of keys that scripts find by themselves: no call names the one that is read.
+		name: "history", key: namespace + ":cfg_htr:%s:1",
+		reads: []*operation{{name: "HGETALL", args: onKey("HGETALL"), parse: parseHash, step: stepContent}},
+		other: []*operation{
+			{name: "HGET", args: onKey("HGET", "data"), parse: parseNumber, step: stepData},
+			{name: "HLEN", args: onKey("HLEN"), parse: parseNumber, step: stepFields},
+			exists,
+		},
+		write: []*operation{
+			{name: "config_set", way: writes, args: archive, parse: parseNumber, step: stepArchive},
+			{name: "DEL of all", way: writes, args: forget, parse: parseNumber, step: stepForget},
+			del,
+		},
+	},
+	{
 		name: "string", key: namespace + ":str:%s",
 		reads: []*operation{{name: "GET", args: onKey("GET"), parse: parseNumber, step: stepData}},
 		other: []*operation{exists},
@@ -160,6 +175,20 @@ func evalSHA(byDigest, byText func(*client, *register, int) (output, error)) fun
 
 func configSet(c *client, r *register, v int) (output, error) {
 	return c.cosky("config_set", r.id, v, v)
+}
+
+// idOf is the config of a history.
+func idOf(key string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(key, namespace+":cfg_htr:"), ":1")
+}
+
+func archive(key string, v int) []any {
+	return []any{"EVAL", lua.ByName("config_set").Text, 1, namespace, idOf(key), v, v}
+}
+
+func forget(key string, _ int) []any {
+	id := idOf(key)
+	return []any{"DEL", namespace + ":cfg:" + id, namespace + ":cfg_htr_idx:" + id, key}
 }
 
 func configRemove(c *client, r *register, _ int) (output, error) {
