@@ -23,9 +23,10 @@ const (
 	Plain Use = iota
 	Fetch
 	PubSub
+	replication // a replica's: none of the proxy's business, and no replies
 )
 
-func (u Use) String() string { return [...]string{"plain", "fetch", "pubsub"}[u] }
+func (u Use) String() string { return [...]string{"plain", "fetch", "pubsub", "replication"}[u] }
 
 // Relay passes replies, one by one, between a proxy and its backend, and misbehaves
 // on demand. All methods may be called from any goroutine.
@@ -68,7 +69,7 @@ func StartRelay(t testing.TB, target string) *Relay {
 	var all sync.WaitGroup
 	t.Cleanup(func() {
 		ln.Close()
-		r.Cut(Plain, Fetch, PubSub)
+		r.Cut(Plain, Fetch, PubSub, replication)
 		all.Wait()
 	})
 	all.Go(func() {
@@ -157,6 +158,8 @@ func (r *Relay) admit(p *pipe, said string) bool {
 		p.use = Fetch
 	case strings.Contains(said, "SUBSCRIBE"):
 		p.use = PubSub
+	case strings.Contains(said, "REPLCONF"):
+		p.use = replication
 	}
 	return !r.refused[p.use]
 }
@@ -186,6 +189,9 @@ func (r *Relay) downstream(p *pipe) {
 
 // sift returns the whole replies in b that are to be passed on, and what comes after them.
 func (r *Relay) sift(p *pipe, b []byte) (whole, rest []byte, err error) {
+	if r.useOf(p) == replication {
+		return b, nil, nil
+	}
 	for {
 		var scan resp.ReplyScanner
 		n, done, err := scan.Scan(b)
@@ -197,6 +203,12 @@ func (r *Relay) sift(p *pipe, b []byte) (whole, rest []byte, err error) {
 		}
 		b = b[n:]
 	}
+}
+
+func (r *Relay) useOf(p *pipe) Use {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.use
 }
 
 // loses reports whether reply is a message or an invalidation that is to be lost.

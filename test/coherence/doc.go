@@ -9,6 +9,6 @@
 // The staleness prober (staleness_test.go) writes beside the proxy and measures for how long a
 // cached read still returned the old value.
 //
-//	make linear       the checker for long: LINEAR=10m
-//	make staleness    the prober for long, with a table as in ARCHITECTURE.md
+//	make linear       the checker for long: LONG=10m per backend and kind of invalidation
+//	make staleness    the prober for long, with the table of ARCHITECTURE.md
 package coherence

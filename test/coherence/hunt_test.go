@@ -76,13 +76,13 @@ type hunt struct {
 	// guarded by mu
 	mu       sync.Mutex
 	slot     []*register
-	all      []*register
+	unjudged []*register // oldest first
 	spans    map[*span]bool
-	nextID   int
+	keys     int // registers so far
 	writes   int
 	failed   map[string]int
-	workers  sync.WaitGroup
-	verdicts int // registers judged so far
+
+	workers sync.WaitGroup
 }
 
 // Histories are kept short, because judging takes more than linear time.
@@ -124,12 +124,12 @@ func (h *hunt) renew(slot int, old *register) *register {
 	if old != nil {
 		old.current = false
 	}
-	h.nextID++
+	h.keys++
 	kind := kinds[slot%len(kinds)]
-	r := &register{kind: kind, id: fmt.Sprintf("r%d", h.nextID), current: true}
+	r := &register{kind: kind, id: fmt.Sprintf("r%d", h.keys), current: true}
 	r.key = fmt.Sprintf(kind.key, r.id)
 	h.slot[slot] = r
-	h.all = append(h.all, r)
+	h.unjudged = append(h.unjudged, r)
 	for s := range h.spans {
 		s.in[r] = r.begin(record{in: input{op: s.op}, began: s.began})
 	}
@@ -186,7 +186,7 @@ func (h *hunt) every(op *operation) (done func(err error)) {
 	defer h.mu.Unlock()
 	s := &span{op: op, began: h.clock.Add(1), in: map[*register]int{}}
 	h.spans[s] = true
-	for _, r := range h.all {
+	for _, r := range h.unjudged {
 		if r.current || r.users > 0 {
 			s.in[r] = r.begin(record{in: input{op: op}, began: s.began})
 		}
@@ -273,6 +273,9 @@ func (h *hunt) do(c *client, r *register, id int, op *operation, v int) (output,
 		return op.parse(reply)
 	}()
 	h.end(r, i, o, err)
+	if err != nil && !errors.Is(err, redis.Nil) {
+		time.Sleep(2 * time.Millisecond) // the backend may be away
+	}
 	return o, err
 }
 
@@ -395,14 +398,14 @@ func (h *hunt) lie() string {
 func (h *hunt) next() (*register, []porcupine.Operation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.verdicts == len(h.all) {
+	if len(h.unjudged) == 0 {
 		return nil, nil
 	}
-	r := h.all[h.verdicts]
+	r := h.unjudged[0]
 	if !h.stopped.Load() && (r.current || r.users > 0) {
 		return nil, nil
 	}
-	h.verdicts++
+	h.unjudged = h.unjudged[1:]
 	var history []porcupine.Operation
 	for _, x := range r.records {
 		if !x.dropped {

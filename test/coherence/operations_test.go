@@ -72,8 +72,8 @@ var kinds = []*kind{
 			exists,
 		},
 		write: []*operation{
-			{name: "config_set", way: writes, args: archive, parse: parseNumber, step: stepArchive},
-			{name: "DEL of all", way: writes, args: forget, parse: parseNumber, step: stepForget},
+			{name: "config_set", way: writes | opaque, args: archive, parse: parseNumber, step: stepArchive},
+			{name: "DEL of all", way: writes | opaque, args: forget, parse: parseNumber, step: stepForget},
 			del,
 		},
 	},
@@ -117,6 +117,9 @@ const putScript = `redis.call('DEL', KEYS[1]) return redis.call(ARGV[1], KEYS[1]
 // hiddenPut does the same to a key that it does not declare.
 const hiddenPut = `redis.call('DEL', ARGV[1]) return redis.call(ARGV[2], ARGV[1], unpack(ARGV, 3))`
 
+// hiddenEval is the operation that does so.
+const hiddenEval = "EVAL of a key it does not declare"
+
 const putFunction = "#!lua name=coherence\nredis.register_function('put', function(keys, args) redis.call('DEL', keys[1]) return redis.call(args[1], keys[1], unpack(args, 2)) end)"
 
 // puts are all the ways to replace a key's whole content.
@@ -148,7 +151,7 @@ func puts(p put, step func(state, int, output) (state, bool)) []*operation {
 		{name: "EVAL", way: writes, step: step, do: declared("EVAL", putScript)},
 		{name: "EVALSHA", way: writes, step: step, do: evalSHA(declared("EVALSHA", sha1Of(putScript)), declared("EVAL", putScript))},
 		{name: "FCALL", way: writes, step: step, do: declared("FCALL", "put")},
-		{name: "EVAL of a key it does not declare", way: writes | opaque, step: step, do: func(c *client, r *register, v int) (output, error) {
+		{name: hiddenEval, way: writes | opaque, step: step, do: func(c *client, r *register, v int) (output, error) {
 			return output{}, c.Do(c.ctx, hidden(r, v)...).Err()
 		}},
 		{name: "MULTI with EVAL of a key it does not declare", way: writes | opaque, step: step, do: inMulti(func(r *register, v int) [][]any { return [][]any{hidden(r, v)} })},
