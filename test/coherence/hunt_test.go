@@ -81,8 +81,22 @@ type hunt struct {
 	keys     int // registers so far
 	writes   int
 	failed   map[string]int
+	marks    []mark
 
 	workers sync.WaitGroup
+}
+
+// mark is a moment in the clock of a hunt, for whoever has to explain a lie.
+type mark struct {
+	at   int64
+	what string
+}
+
+// mark notes what begins now.
+func (h *hunt) mark(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.marks = append(h.marks, mark{h.clock.Load(), what})
 }
 
 // Histories are kept short, because judging takes more than linear time.
@@ -287,9 +301,7 @@ func (h *hunt) pipeline(c *client, r *register, id int, rng *rand.Rand) {
 	for range 2 + rng.IntN(3) {
 		op := pick(rng, r.kind.reads)
 		if rng.IntN(2) == 0 {
-			if op = pick(rng, r.kind.write[:2]); op.args == nil || op.way&opaque != 0 && h.cautious.Load() {
-				op = del
-			}
+			op = pick(rng, h.single(r.kind))
 		}
 		chain = append(chain, op)
 	}
@@ -320,6 +332,16 @@ func (h *hunt) pipeline(c *client, r *register, id int, rng *rand.Rand) {
 			r.records[i].in.link = link{}
 		}
 	}
+}
+
+// single is what one command can write.
+func (h *hunt) single(k *kind) (ops []*operation) {
+	for _, op := range k.write {
+		if op.args != nil && (op.way&opaque == 0 || !h.cautious.Load()) {
+			ops = append(ops, op)
+		}
+	}
+	return ops
 }
 
 // expire gives the key a few milliseconds to live, and waits until it has lived.
@@ -387,7 +409,7 @@ func (h *hunt) lie() string {
 		result, info := porcupine.CheckOperationsVerbose(model, history, judgeTime)
 		switch result {
 		case porcupine.Illegal:
-			return explain(r, history, info)
+			return explain(r, history, info) + h.around(history)
 		case porcupine.Unknown:
 			return fmt.Sprintf("%s: %d operations are too much to judge", r.key, len(history))
 		}
@@ -443,6 +465,19 @@ func explain(r *register, history []porcupine.Operation, info porcupine.Lineariz
 		if !in[o.Call] && shown < 12 {
 			fmt.Fprintf(&b, "  %s\n", show(o))
 			shown++
+		}
+	}
+	return b.String()
+}
+
+// around tells what else happened while the history was written.
+func (h *hunt) around(history []porcupine.Operation) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var b strings.Builder
+	for i, m := range h.marks {
+		if m.at <= history[len(history)-1].Call && (i+1 == len(h.marks) || h.marks[i+1].at >= history[0].Call) {
+			fmt.Fprintf(&b, "  from %d: %s\n", m.at, m.what)
 		}
 	}
 	return b.String()

@@ -21,18 +21,21 @@ func rest() { time.Sleep(pause) }
 var uses = []proxytest.Use{proxytest.Plain, proxytest.Fetch, proxytest.PubSub}
 
 // faults of connections: they are the same for one Redis and for a cluster.
-func (r *rig) wireFaults() {
+func (r *rig) wireFaults(h *hunt) {
 	wire, owner := r.wire(), r.owner()
 	wire.Lag(proxytest.Fetch, 2*time.Millisecond)
 	wire.Lag(proxytest.PubSub, 2*time.Millisecond)
 	rest()
 	for _, u := range uses {
+		h.mark(fmt.Sprintf("CLIENT KILL of %v connections", u))
 		wire.Kill(owner, u)
 		rest()
+		h.mark(fmt.Sprintf("%v connections cut", u))
 		wire.Cut(u)
 		rest()
 	}
 	for _, u := range []proxytest.Use{proxytest.Fetch, proxytest.PubSub} {
+		h.mark(fmt.Sprintf("%v connections silent, then refused", u))
 		wire.Mute(u)
 		time.Sleep(staleness + pause)
 		wire.Unmute(u)
@@ -46,9 +49,11 @@ func (r *rig) wireFaults() {
 	wire.Lag(proxytest.Fetch, 0)
 	wire.Lag(proxytest.PubSub, 0)
 	// Nothing that a client of this proxy writes depends on messages.
+	h.mark("messages lost")
 	wire.Deafen(proxytest.PubSub, true)
 	time.Sleep(staleness)
 	wire.Deafen(proxytest.PubSub, false)
+	h.mark("SIGSTOP")
 	owner.Freeze()
 	time.Sleep(staleness + pause)
 	owner.Thaw()
@@ -64,6 +69,7 @@ func (r *rig) restart() {
 // wipe kills Redis, which has nothing on disk: a write to every key, around the proxy, that is over when
 // a client of the proxy has been told.
 func (r *rig) wipe(h *hunt) {
+	h.mark("kill -9, memory lost")
 	done := h.every(crash)
 	r.redis.Restart()
 	r.redis.Do("FUNCTION", "LOAD", "REPLACE", putFunction)
@@ -104,8 +110,10 @@ func TestLinearizable(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			r := startStandalone(t, mode, durable)
-			newHunt(t, r.addr).run(r, func() {
-				r.wireFaults()
+			h := newHunt(t, r.addr)
+			h.run(r, func() {
+				r.wireFaults(h)
+				h.mark("kill -9, restart")
 				r.restart()
 			})
 		})
@@ -140,9 +148,11 @@ func TestLinearizableInFrontOfACluster(t *testing.T) {
 			r := startCluster(t, mode)
 			h := newHunt(t, r.addr)
 			h.run(r, func() {
-				r.wireFaults()
+				r.wireFaults(h)
 				r.reshard(h)
+				h.mark("failover")
 				r.failover()
+				h.mark("kill -9 of the master")
 				r.crash(h.holdWrites)
 			})
 		})
@@ -151,6 +161,7 @@ func TestLinearizableInFrontOfACluster(t *testing.T) {
 
 // reshard moves the slot of all keys to another master and back.
 func (r *rig) reshard(h *hunt) {
+	h.mark("the slot moves")
 	h.cautious.Store(true)
 	h.holdWrites()() // what was begun without caution is over
 	defer h.cautious.Store(false)

@@ -41,7 +41,7 @@ var kinds = []*kind{
 		},
 		write: append([]*operation{
 			{name: "HSET", way: writes, args: func(key string, v int) []any { return []any{"HSET", key, "data", v} }, parse: parseNumber, step: stepHSet},
-			del, expireNow,
+			del, expireNow, scripted(hashPut, parseNumber, stepHSet),
 			{name: "config_set", way: writes | opaque, do: configSet, step: stepConfigSet},
 			{name: "config_remove", way: writes | opaque, do: configRemove, step: stepConfigRemove},
 		}, puts(hashPut, stepHPut)...),
@@ -57,7 +57,7 @@ var kinds = []*kind{
 		write: append([]*operation{
 			{name: "SADD", way: writes, args: func(key string, v int) []any { return []any{"SADD", key, member(v)} }, parse: parseNumber, step: stepAdd},
 			{name: "SREM", way: writes, args: func(key string, v int) []any { return []any{"SREM", key, member(v)} }, parse: parseNumber, step: stepRemove},
-			del, expireNow,
+			del, expireNow, scripted(setPut, parseNumber, stepAdd),
 			{name: "registry_register", way: writes | opaque, do: register_, step: stepRegister},
 			{name: "registry_deregister", way: writes | opaque, do: deregister, step: stepDeregister},
 		}, puts(setPut, stepSPut)...),
@@ -83,7 +83,7 @@ var kinds = []*kind{
 		other: []*operation{exists},
 		write: append([]*operation{
 			{name: "SET", way: writes, args: func(key string, v int) []any { return []any{"SET", key, v} }, parse: parseOK, step: stepSet},
-			del, expireNow,
+			del, expireNow, scripted(stringPut, parseOK, stepSet),
 		}, puts(stringPut, stepSet)...),
 	},
 }
@@ -111,8 +111,17 @@ func hashPut(key string, v int) []any   { return []any{"HSET", key, "data", v} }
 func setPut(key string, v int) []any    { return []any{"SADD", key, member(v)} }
 func stringPut(key string, v int) []any { return []any{"SET", key, v} }
 
-// putScript replaces the key by what the command in ARGV makes of it.
+// putScript replaces the key by what the command in ARGV makes of it. While a slot moves, Redis may
+// end it in the middle: the key that it has deleted is the other node's.
 const putScript = `redis.call('DEL', KEYS[1]) return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))`
+
+// scripted is a command within a script that declares its key.
+func scripted(p put, parse func(any) (output, error), step func(state, int, output) (state, bool)) *operation {
+	return &operation{name: "EVAL of one command", way: writes, parse: parse, step: step, args: func(key string, v int) []any {
+		cmd := p(key, v)
+		return append([]any{"EVAL", "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))", 1, key, cmd[0]}, cmd[2:]...)
+	}}
+}
 
 // hiddenPut does the same to a key that it does not declare.
 const hiddenPut = `redis.call('DEL', ARGV[1]) return redis.call(ARGV[2], ARGV[1], unpack(ARGV, 3))`
@@ -148,9 +157,9 @@ func puts(p put, step func(state, int, output) (state, bool)) []*operation {
 	}
 	return []*operation{
 		{name: "MULTI", way: writes, step: step, do: inMulti(func(r *register, v int) [][]any { return [][]any{{"DEL", r.key}, p(r.key, v)} })},
-		{name: "EVAL", way: writes, step: step, do: declared("EVAL", putScript)},
-		{name: "EVALSHA", way: writes, step: step, do: evalSHA(declared("EVALSHA", sha1Of(putScript)), declared("EVAL", putScript))},
-		{name: "FCALL", way: writes, step: step, do: declared("FCALL", "put")},
+		{name: "EVAL", way: writes | opaque, step: step, do: declared("EVAL", putScript)},
+		{name: "EVALSHA", way: writes | opaque, step: step, do: evalSHA(declared("EVALSHA", sha1Of(putScript)), declared("EVAL", putScript))},
+		{name: "FCALL", way: writes | opaque, step: step, do: declared("FCALL", "put")},
 		{name: hiddenEval, way: writes | opaque, step: step, do: func(c *client, r *register, v int) (output, error) {
 			return output{}, c.Do(c.ctx, hidden(r, v)...).Err()
 		}},
@@ -290,7 +299,7 @@ func undone(err error) bool {
 	if errors.As(err, &certain) {
 		return true
 	}
-	for _, p := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "EXECABORT", "BUSY ", "ERR no such key", "ERR Function not found", "ERR Script attempted"} {
+	for _, p := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "EXECABORT", "BUSY ", "ERR no such key", "ERR Function not found"} {
 		if strings.HasPrefix(err.Error(), p) {
 			return true
 		}
