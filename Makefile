@@ -13,7 +13,7 @@ FUZZTIME ?= 200000x
 REDIS    ?= redis-server
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-clients race fuzz bench commands lint check clean help tools
+.PHONY: build run test test-clients race fuzz bench linear staleness commands lint check clean help tools
 
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
@@ -38,6 +38,12 @@ fuzz: ## fuzz every target for FUZZTIME (200000x: that many inputs; or a time su
 
 bench: build ## measure the proxy against Redis and other proxies; ARGS=-h explains
 	$(GO) run ./bench $(ARGS)
+
+linear: tools ## hunt for reads that break linearizability, LONG=5m for each backend and kind of invalidation
+	$(GO) test -timeout 0 -count 1 -v -run 'Linearizable|CheckerIsNotBlind' ./test/coherence -long $(or $(LONG),5m)
+
+staleness: tools ## measure how old cached reads are behind writes beside the proxy, LONG=10s for each fault; prints a table
+	$(GO) test -timeout 0 -count 1 -v -run 'Staleness|ProberIsNotBlind' ./test/coherence -long $(or $(LONG),10s)
 
 commands: ## regenerate the command table from the installed Redis; REDIS='PATH PATH' names others
 	$(GO) run ./router/command/gen $(foreach program,$(REDIS),-server $(program)) -o router/command/commands.tsv

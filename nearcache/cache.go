@@ -67,7 +67,8 @@ type rules struct {
 	bypass Word // must be zero to start a fetch
 	way    uint64
 
-	halt func() // tests: let others run here
+	halt func()       // tests: let others run here
+	seal func(*Entry) // tests: have the last word on an entry
 }
 
 func (r *rules) pause() {

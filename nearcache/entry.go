@@ -116,6 +116,9 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.deps = f.deps
 	e.home = f.home.stripe
 	e.n = uint8(f.n)
+	if c.rules.seal != nil {
+		c.rules.seal(e)
+	}
 }
 
 // answers reports whether the entry is the reply to this very question: a hash only

@@ -734,18 +734,12 @@ func TestCoherenceUnderEveryInterleavingTried(t *testing.T) {
 // Missing busy takes a rarer interleaving, see TestTwoFillsOfOneStripe.
 func TestEachMechanismIsNeeded(t *testing.T) {
 	flaws := []flaw{
-		{name: "epochs", rules: func(r *rules) {
-			r.hit &^= epochMask
-			r.join &^= epochMask
-			r.fill &^= epochMask
-		}},
+		{name: "epochs", rules: func(r *rules) { r.ignore(epochMask) }},
 		{name: "epoch of a hit", rules: func(r *rules) { r.hit &^= epochMask }},
 		{name: "epoch of a join", rules: func(r *rules) { r.join &^= epochMask }},
 		{name: "fills of a join", rules: func(r *rules) { r.join &^= fillsMask }},
 		{name: "pending writes", rules: func(r *rules) {
-			r.hit &^= pendingMask
-			r.join &^= pendingMask
-			r.fill &^= pendingMask
+			r.ignore(pendingMask)
 			r.bypass = 0
 		}},
 		{name: "pending write of a hit", rules: func(r *rules) { r.hit &^= pendingMask }},

@@ -20,6 +20,7 @@ import (
 	"cosky-proxy/lua"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/mono"
+	"cosky-proxy/proxy/proxytest"
 )
 
 // The hunt for stale reads. A few registers (cached hashes and sets) are written with
@@ -545,7 +546,7 @@ func (h *hunt) run(faults func()) (s staleness) {
 	return s
 }
 
-func newHunt(t *testing.T, change ...func(*proxy.Options)) (*hunt, *nearRig, *relay) {
+func newHunt(t *testing.T, change ...func(*proxy.Options)) (*hunt, *nearRig, *proxytest.Relay) {
 	t.Helper()
 	rig, wire := startRelayed(t, append([]func(*proxy.Options){func(o *proxy.Options) {
 		o.Cache.MaxStaleness, o.Cache.PubSubTTL = huntStaleness, huntStaleness
@@ -570,8 +571,8 @@ func TestNoStaleReads(t *testing.T) {
 			eachTransport(t, func(t *testing.T, transport func(*proxy.Options)) {
 				h, rig, wire := newHunt(t, transport, func(o *proxy.Options) { o.Cache.Invalidation = mode })
 				h.readers = 12 // they wait most of the time
-				wire.lag(laneFetch, 3*time.Millisecond)
-				wire.lag(lanePubSub, 3*time.Millisecond)
+				wire.Lag(proxytest.Fetch, 3*time.Millisecond)
+				wire.Lag(proxytest.PubSub, 3*time.Millisecond)
 				h.run(func() { time.Sleep(1500 * time.Millisecond) })
 				if len(h.failed) > 0 {
 					t.Errorf("errors without a fault: %v", h.failed)
@@ -588,25 +589,25 @@ func TestNoStaleReadsUnderFaults(t *testing.T) {
 	for _, mode := range huntModes {
 		t.Run(string(mode), func(t *testing.T) {
 			h, rig, wire := newHunt(t, func(o *proxy.Options) { o.Cache.Invalidation = mode })
-			kinds := []laneSort{lanePlain, laneFetch, lanePubSub}
+			kinds := []proxytest.Use{proxytest.Plain, proxytest.Fetch, proxytest.PubSub}
 			h.run(func() {
 				time.Sleep(300 * time.Millisecond)
 				for _, kind := range kinds {
-					wire.kill(h.redis, kind)
+					wire.Kill(h.redis, kind)
 					time.Sleep(150 * time.Millisecond)
-					wire.cut(kind)
+					wire.Cut(kind)
 					time.Sleep(150 * time.Millisecond)
 				}
-				for _, kind := range []laneSort{laneFetch, lanePubSub} {
+				for _, kind := range []proxytest.Use{proxytest.Fetch, proxytest.PubSub} {
 					h.calm.Store(true)
 					release := h.holdAll()
 					time.Sleep(100 * time.Millisecond) // every register is cached now
-					wire.mute(kind)
+					wire.Mute(kind)
 					release()
 					time.Sleep(2*huntStaleness + clockSlack)
 					h.calm.Store(false)
 					time.Sleep(100 * time.Millisecond)
-					wire.unmute(kind)
+					wire.Unmute(kind)
 					time.Sleep(200 * time.Millisecond)
 				}
 				h.redis.Freeze()

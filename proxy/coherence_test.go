@@ -3,8 +3,6 @@ package proxy_test
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -613,7 +611,7 @@ func TestSlowFetchDoesNotBecomeFresh(t *testing.T) {
 			r.direct.Do("HSET", key, "f", "old")
 			old := r.direct.Do("HGETALL", key)
 			r.warm("HGETALL", hashKey) // the fetch lanes are up and their leases alive
-			wire.mute(laneFetch)
+			wire.Mute(proxytest.Fetch)
 			calls := r.redis.InfoField("commandstats", "cmdstat_pttl")
 			r.front[0].Cmd("HGETALL", key)
 			clustertest.Await(t, "the fetch to reach Redis", func() error {
@@ -627,7 +625,7 @@ func TestSlowFetchDoesNotBecomeFresh(t *testing.T) {
 				writer = r.front[1]
 			}
 			writer.Do("HSET", key, "f", "new")
-			wire.unmute(laneFetch)
+			wire.Unmute(proxytest.Fetch)
 			if got := r.front[0].ReadReply(); got != old && got != r.direct.Do("HGETALL", key) {
 				t.Errorf("the slow read answered %q", got)
 			}
@@ -639,9 +637,9 @@ func TestSlowFetchDoesNotBecomeFresh(t *testing.T) {
 // TestNothingOutlivesItsStream: NC-01. The connection that carries invalidations is cut or
 // killed, and kept from coming back until the keys have been changed.
 func TestNothingOutlivesItsStream(t *testing.T) {
-	cuts := map[string]func(r *nearRig, wire *relay){
-		"cut":    func(_ *nearRig, wire *relay) { wire.cut(laneFetch) },
-		"killed": func(r *nearRig, wire *relay) { wire.kill(r.redis, laneFetch) },
+	cuts := map[string]func(r *nearRig, wire *proxytest.Relay){
+		"cut":    func(_ *nearRig, wire *proxytest.Relay) { wire.Cut(proxytest.Fetch) },
+		"killed": func(r *nearRig, wire *proxytest.Relay) { wire.Kill(r.redis, proxytest.Fetch) },
 	}
 	for name, cut := range cuts {
 		t.Run(name, func(t *testing.T) {
@@ -655,13 +653,13 @@ func TestNothingOutlivesItsStream(t *testing.T) {
 				r.agree(false, "SMEMBERS", setKey)
 				r.warm("HGETALL", hashKey)
 				r.warm("SMEMBERS", setKey)
-				wire.refuse(laneFetch, true)
+				wire.Refuse(proxytest.Fetch, true)
 				cut(r, wire)
 				r.direct.Do("HSET", hashKey, "f", "new")
 				r.direct.Do("SREM", setKey, fmt.Sprint(i))
 				r.agree(false, "HGETALL", hashKey)
 				r.agree(false, "SMEMBERS", setKey)
-				wire.refuse(laneFetch, false)
+				wire.Refuse(proxytest.Fetch, false)
 				r.agree(true, "HGETALL", hashKey)
 				r.agree(true, "SMEMBERS", setKey)
 			}
@@ -679,7 +677,7 @@ func TestScriptDoesNotWaitForADeadStream(t *testing.T) {
 	})
 	r.direct.Do("HSET", hashKey, "f", "v")
 	r.warm("HGETALL", hashKey)
-	wire.mute(laneFetch)
+	wire.Mute(proxytest.Fetch)
 	r.front[0].Cmd("HGETALL", hashKey2) // waits for a fetch whose reply will not come
 	var all sync.WaitGroup
 	all.Go(func() { r.front[0].Expect("*0\r\n") })
@@ -689,207 +687,17 @@ func TestScriptDoesNotWaitForADeadStream(t *testing.T) {
 	all.Wait()
 	r.agree(true, "HGETALL", hashKey)
 	r.agree(true, "HGETALL", hashKey2)
-	wire.unmute(laneFetch)
+	wire.Unmute(proxytest.Fetch)
 	r.warm("HGETALL", hashKey)
 }
 
 // startRelayed puts a relay between the proxy and Redis.
-func startRelayed(t *testing.T, change ...func(*proxy.Options)) (*nearRig, *relay) {
+func startRelayed(t *testing.T, change ...func(*proxy.Options)) (*nearRig, *proxytest.Relay) {
 	t.Helper()
-	var wire *relay
+	var wire *proxytest.Relay
 	r := startNear(t, append(change, func(o *proxy.Options) {
-		wire = startRelay(t, o.Topology.Current().Shards[0].Primary.Addr)
-		o.Topology = proxytest.Single(wire.addr)
+		wire = proxytest.StartRelay(t, o.Topology.Current().Shards[0].Primary.Addr)
+		o.Topology = proxytest.Single(wire.Addr)
 	})...)
 	return r, wire
-}
-
-// laneSort is what the proxy uses a backend connection for, as seen from outside.
-type laneSort int
-
-const (
-	lanePlain laneSort = iota
-	laneFetch
-	lanePubSub
-)
-
-// relay passes bytes between a proxy and its backend, and misbehaves on demand.
-// It tells connections apart by what the proxy says on them.
-type relay struct {
-	addr   string
-	target string
-
-	mu      sync.Mutex
-	changed *sync.Cond // broadcast when muted changes or a pipe ends
-	pipes   map[*pipe]bool
-	muted   map[laneSort]bool
-	refused map[laneSort]bool
-	lagging map[laneSort]time.Duration
-}
-
-// pipe is one connection through a relay.
-type pipe struct {
-	proxy, redis net.Conn
-	sort         laneSort // guarded by the relay's mu
-	closed       bool     // guarded by the relay's mu
-}
-
-func startRelay(t *testing.T, target string) *relay {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &relay{addr: ln.Addr().String(), target: target,
-		pipes: map[*pipe]bool{}, muted: map[laneSort]bool{}, refused: map[laneSort]bool{}, lagging: map[laneSort]time.Duration{}}
-	r.changed = sync.NewCond(&r.mu)
-	var all sync.WaitGroup
-	t.Cleanup(func() {
-		ln.Close()
-		r.cut(lanePlain, laneFetch, lanePubSub)
-		all.Wait()
-	})
-	all.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { r.serve(c) })
-		}
-	})
-	return r
-}
-
-func (r *relay) serve(c net.Conn) {
-	defer c.Close()
-	s, err := net.Dial("tcp", r.target)
-	if err != nil {
-		return
-	}
-	p := &pipe{proxy: c, redis: s}
-	r.mu.Lock()
-	r.pipes[p] = true
-	r.mu.Unlock()
-	var both sync.WaitGroup
-	both.Go(func() { r.upstream(p) })
-	both.Go(func() { r.downstream(p) })
-	both.Wait()
-}
-
-// upstream passes on what the proxy says.
-func (r *relay) upstream(p *pipe) {
-	defer r.end(p)
-	b := make([]byte, 64<<10)
-	for {
-		n, err := p.proxy.Read(b)
-		if err != nil || !r.admit(p, string(b[:n])) {
-			return
-		}
-		if _, err := p.redis.Write(b[:n]); err != nil {
-			return
-		}
-	}
-}
-
-// admit notes what kind of connection p is and whether it is wanted.
-func (r *relay) admit(p *pipe, said string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case strings.Contains(said, "TRACKING"), strings.Contains(said, "PTTL"):
-		p.sort = laneFetch
-	case strings.Contains(said, "SUBSCRIBE"):
-		p.sort = lanePubSub
-	}
-	return !r.refused[p.sort]
-}
-
-// downstream passes on what Redis says, unless connections like p are muted.
-func (r *relay) downstream(p *pipe) {
-	defer r.end(p)
-	b := make([]byte, 64<<10)
-	for {
-		n, err := p.redis.Read(b)
-		if err != nil || !r.pass(p) {
-			return
-		}
-		if _, err := p.proxy.Write(b[:n]); err != nil {
-			return
-		}
-	}
-}
-
-// pass waits until p may speak; false when it is over.
-func (r *relay) pass(p *pipe) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if d := r.lagging[p.sort]; d > 0 {
-		r.mu.Unlock()
-		time.Sleep(rand.N(d))
-		r.mu.Lock()
-	}
-	for r.muted[p.sort] && !p.closed {
-		r.changed.Wait()
-	}
-	return !p.closed
-}
-
-func (r *relay) end(p *pipe) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p.closed = true
-	delete(r.pipes, p)
-	r.changed.Broadcast()
-	p.proxy.Close()
-	p.redis.Close()
-}
-
-func (r *relay) mute(k laneSort)   { r.setMuted(k, true) }
-func (r *relay) unmute(k laneSort) { r.setMuted(k, false) }
-
-func (r *relay) setMuted(k laneSort, on bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.muted[k] = on
-	r.changed.Broadcast()
-}
-
-// lag delays what Redis says on connections of a kind by up to d, each time anew.
-func (r *relay) lag(k laneSort, d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lagging[k] = d
-}
-
-// refuse ends new connections of a kind as soon as they show what they are.
-func (r *relay) refuse(k laneSort, on bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.refused[k] = on
-}
-
-func (r *relay) of(kinds ...laneSort) (ps []*pipe) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for p := range r.pipes {
-		if slices.Contains(kinds, p.sort) {
-			ps = append(ps, p)
-		}
-	}
-	return ps
-}
-
-// cut closes connections of these kinds.
-func (r *relay) cut(kinds ...laneSort) {
-	for _, p := range r.of(kinds...) {
-		r.end(p)
-	}
-}
-
-// kill makes Redis close them.
-func (r *relay) kill(redis *clustertest.Redis, kinds ...laneSort) {
-	for _, p := range r.of(kinds...) {
-		redis.DoErr("CLIENT", "KILL", "ADDR", p.redis.LocalAddr().String())
-	}
 }

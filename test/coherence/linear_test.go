@@ -1,0 +1,236 @@
+package coherence
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// workers is how many clients a hunt has: enough to meet, few enough for the judge.
+const workers = 8
+
+// pause is how long a fault, or the peace between two, lasts.
+const pause = 60 * time.Millisecond
+
+func rest() { time.Sleep(pause) }
+
+var uses = []proxytest.Use{proxytest.Plain, proxytest.Fetch, proxytest.PubSub}
+
+// faults of connections: they are the same for one Redis and for a cluster.
+func (r *rig) wireFaults(h *hunt) {
+	wire, owner := r.wire(), r.owner()
+	wire.Lag(proxytest.Fetch, 2*time.Millisecond)
+	wire.Lag(proxytest.PubSub, 2*time.Millisecond)
+	rest()
+	for _, u := range uses {
+		h.mark(fmt.Sprintf("CLIENT KILL of %v connections", u))
+		wire.Kill(owner, u)
+		rest()
+		h.mark(fmt.Sprintf("%v connections cut", u))
+		wire.Cut(u)
+		rest()
+	}
+	for _, u := range []proxytest.Use{proxytest.Fetch, proxytest.PubSub} {
+		h.mark(fmt.Sprintf("%v connections silent, then refused", u))
+		wire.Mute(u)
+		time.Sleep(staleness + pause)
+		wire.Unmute(u)
+		rest()
+		wire.Refuse(u, true)
+		wire.Cut(u)
+		rest()
+		wire.Refuse(u, false)
+		rest()
+	}
+	wire.Lag(proxytest.Fetch, 0)
+	wire.Lag(proxytest.PubSub, 0)
+	// Nothing that a client of this proxy writes depends on messages.
+	h.mark("messages lost")
+	wire.Deafen(proxytest.PubSub, true)
+	time.Sleep(staleness)
+	wire.Deafen(proxytest.PubSub, false)
+	h.mark("SIGSTOP")
+	owner.Freeze()
+	time.Sleep(staleness + pause)
+	owner.Thaw()
+	rest()
+}
+
+// restart kills Redis, which has everything on disk.
+func (r *rig) restart() {
+	r.redis.Restart()
+	time.Sleep(staleness)
+}
+
+// wipe kills Redis, which has nothing on disk: a write to every key, around the proxy, that is over when
+// a client of the proxy has been told.
+func (r *rig) wipe(h *hunt) {
+	h.mark("kill -9, memory lost")
+	done := h.every(crash)
+	r.redis.Restart()
+	r.redis.Do("FUNCTION", "LOAD", "REPLACE", putFunction)
+	h.look()
+	done(nil)
+}
+
+// run lets clients work while faults happen, and judges what they have seen.
+func (h *hunt) run(r *rig, faults func()) {
+	h.t.Helper()
+	h.start(workers)
+	again(func() bool {
+		faults()
+		if lie := h.lie(); lie != "" {
+			h.t.Error(lie)
+		}
+		return !h.t.Failed()
+	})
+	h.stop()
+	if lie := h.lie(); lie != "" {
+		h.t.Error(lie)
+	}
+	s := r.server.Stats()
+	h.t.Logf("%d keys, %d writes, %d hits, %d misses, %d bypasses; errors: %v", h.keys, h.writes, s.Hits, s.Misses, s.Bypasses, h.failed)
+	if s.Hits < 300 || s.Misses < 100 || h.writes < 300 {
+		h.t.Errorf("%d hits, %d misses and %d writes prove little", s.Hits, s.Misses, h.writes)
+	}
+}
+
+// again repeats a round as long as the flag says, and it wants to.
+func again(round func() bool) {
+	for begun := time.Now(); round() && time.Since(begun) < *long; {
+	}
+}
+
+func TestLinearizable(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := startStandalone(t, mode, durable)
+			h := newHunt(t, r.addr)
+			h.run(r, func() {
+				r.wireFaults(h)
+				h.mark("kill -9, restart")
+				r.restart()
+			})
+		})
+	}
+}
+
+// TestLinearizableWhenMemoryIsLost: Redis comes back empty, as if somebody had flushed it.
+func TestLinearizableWhenMemoryIsLost(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := startStandalone(t, mode, nil)
+			h := newHunt(t, r.addr)
+			h.run(r, func() {
+				for range 3 {
+					time.Sleep(staleness)
+					r.wipe(h)
+				}
+				time.Sleep(staleness)
+			})
+		})
+	}
+}
+
+func TestLinearizableInFrontOfACluster(t *testing.T) {
+	modes := modes
+	if *long == 0 {
+		modes = []proxy.Invalidation{proxy.InvalidationBoth} // what fails the others fails it
+	}
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			r := startCluster(t, mode)
+			h := newHunt(t, r.addr)
+			h.run(r, func() {
+				r.wireFaults(h)
+				r.reshard(h)
+				h.mark("failover")
+				r.failover()
+				h.mark("kill -9 of the master")
+				r.crash(h.holdWrites)
+			})
+		})
+	}
+}
+
+// reshard moves the slot of all keys to another master and back.
+func (r *rig) reshard(h *hunt) {
+	h.mark("the slot moves")
+	h.cautious.Store(true)
+	h.holdWrites()() // what was begun without caution is over
+	defer h.cautious.Store(false)
+	slot, from := r.cluster.SlotOf(namespace), r.owner()
+	r.move(slot, r.elsewhere(from))
+	rest()
+	r.move(slot, from)
+	rest()
+}
+
+// elsewhere is a master that is not owner.
+func (r *rig) elsewhere(owner *clustertest.Redis) *clustertest.Redis {
+	r.t.Helper()
+	for _, n := range r.cluster.Nodes {
+		if n != owner && n.InfoField("replication", "role") == "master" {
+			return n
+		}
+	}
+	r.t.Fatalf("%s is the only master", owner.Addr)
+	return nil
+}
+
+// move is MoveSlot with time for clients to meet every stage.
+func (r *rig) move(slot int, to *clustertest.Redis) {
+	r.cluster.BeginMigrate(slot, to)
+	rest()
+	r.cluster.MigrateKeys(slot, to, 2)
+	rest()
+	r.cluster.MigrateKeys(slot, to, 0)
+	rest()
+	r.cluster.FinishMigrate(slot, to)
+}
+
+// failover makes a replica the master in the way that loses nothing.
+func (r *rig) failover() {
+	r.cluster.Failover(r.cluster.ReplicasOf(r.owner())[0])
+	rest()
+}
+
+// crash kills the master. Redis may lose what it has acknowledged and not yet replicated, so
+// nothing is written in the moment of the kill.
+func (r *rig) crash(hold func() (release func())) {
+	r.succeed(hold, func(owner *clustertest.Redis) { owner.Stop() }, func(owner *clustertest.Redis) {
+		owner.Restart()
+		proxytest.Announce(owner, r.relays[owner])
+	})
+}
+
+// depose freezes the master until its replica has taken over.
+func (r *rig) depose(hold func() (release func())) {
+	r.succeed(hold, (*clustertest.Redis).Freeze, (*clustertest.Redis).Thaw)
+}
+
+// succeed takes the master out, lets its replica take over, and brings it back.
+func (r *rig) succeed(hold func() (release func()), out, back func(owner *clustertest.Redis)) {
+	owner := r.owner()
+	heir := r.cluster.ReplicasOf(owner)[0]
+	release := hold()
+	r.replicated(owner)
+	out(owner)
+	release()
+	clustertest.Await(r.t, "the replica to take over", func() error {
+		if role := heir.InfoField("replication", "role"); role != "master" {
+			return fmt.Errorf("it is a %s", role)
+		}
+		return nil
+	})
+	time.Sleep(2 * staleness)
+	back(owner)
+	r.cluster.AwaitOK()
+	rest()
+}

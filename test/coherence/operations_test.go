@@ -1,0 +1,308 @@
+package coherence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"cosky-proxy/lua"
+)
+
+// client is one connection.
+type client struct {
+	*redis.Client
+	ctx context.Context
+}
+
+// kind is a type of key with what can be done to it.
+type kind struct {
+	name  string
+	key   string // with the register's id in place of %s
+	reads []*operation
+	other []*operation // reads that are never cached
+	write []*operation
+}
+
+// Keys share one hash tag: renames and scripts reach them all, and one slot moves them all.
+const namespace = "{n}"
+
+var kinds = []*kind{
+	{
+		name: "hash", key: namespace + ":cfg:%s",
+		reads: []*operation{{name: "HGETALL", args: onKey("HGETALL"), parse: parseHash, step: stepContent}},
+		other: []*operation{
+			{name: "HGET", args: onKey("HGET", "data"), parse: parseNumber, step: stepData},
+			{name: "HLEN", args: onKey("HLEN"), parse: parseNumber, step: stepFields},
+			exists,
+		},
+		write: append([]*operation{
+			{name: "HSET", way: writes, args: func(key string, v int) []any { return []any{"HSET", key, "data", v} }, parse: parseNumber, step: stepHSet},
+			del, expireNow, scripted(hashPut, parseNumber, stepHSet),
+			{name: "config_set", way: writes | opaque, do: configSet, step: stepConfigSet},
+			{name: "config_remove", way: writes | opaque, do: configRemove, step: stepConfigRemove},
+		}, puts(hashPut, stepHPut)...),
+	},
+	{
+		name: "set", key: namespace + ":svc_itc_idx:%s",
+		reads: []*operation{{name: "SMEMBERS", args: onKey("SMEMBERS"), parse: parseSet, step: stepContent}},
+		other: []*operation{
+			{name: "SCARD", args: onKey("SCARD"), parse: parseNumber, step: stepSize},
+			{name: "SISMEMBER", args: func(key string, v int) []any { return []any{"SISMEMBER", key, member(v)} }, parse: parseNumber, step: stepHas},
+			exists,
+		},
+		write: append([]*operation{
+			{name: "SADD", way: writes, args: func(key string, v int) []any { return []any{"SADD", key, member(v)} }, parse: parseNumber, step: stepAdd},
+			{name: "SREM", way: writes, args: func(key string, v int) []any { return []any{"SREM", key, member(v)} }, parse: parseNumber, step: stepRemove},
+			del, expireNow, scripted(setPut, parseNumber, stepAdd),
+			{name: "registry_register", way: writes | opaque, do: register_, step: stepRegister},
+			{name: "registry_deregister", way: writes | opaque, do: deregister, step: stepDeregister},
+		}, puts(setPut, stepSPut)...),
+	},
+	{
+		// A set of keys that scripts find by themselves: no call names the one that is read.
+		name: "history", key: namespace + ":cfg_htr:%s:1",
+		reads: []*operation{{name: "HGETALL", args: onKey("HGETALL"), parse: parseHash, step: stepContent}},
+		other: []*operation{
+			{name: "HGET", args: onKey("HGET", "data"), parse: parseNumber, step: stepData},
+			{name: "HLEN", args: onKey("HLEN"), parse: parseNumber, step: stepFields},
+			exists,
+		},
+		write: []*operation{
+			{name: "config_set", way: writes | opaque, args: archive, parse: parseNumber, step: stepArchive},
+			{name: "DEL of all", way: writes | opaque, args: forget, parse: parseNumber, step: stepForget},
+			del,
+		},
+	},
+	{
+		name: "string", key: namespace + ":str:%s",
+		reads: []*operation{{name: "GET", args: onKey("GET"), parse: parseNumber, step: stepData}},
+		other: []*operation{exists},
+		write: append([]*operation{
+			{name: "SET", way: writes, args: func(key string, v int) []any { return []any{"SET", key, v} }, parse: parseOK, step: stepSet},
+			del, expireNow, scripted(stringPut, parseOK, stepSet),
+		}, puts(stringPut, stepSet)...),
+	},
+}
+
+// Operations on keys of every type.
+var (
+	exists    = &operation{name: "EXISTS", args: onKey("EXISTS"), parse: parseNumber, step: stepPresent}
+	pttl      = &operation{name: "PTTL", args: onKey("PTTL"), parse: parseNumber, step: stepTTL}
+	del       = &operation{name: "DEL", way: writes, args: onKey("DEL"), parse: parseNumber, step: stepDel}
+	expireNow = &operation{name: "EXPIRE at once", way: writes, args: onKey("EXPIRE", 0), parse: parseNumber, step: stepDel}
+	expire    = &operation{name: "PEXPIRE", way: writes, args: onKey("PEXPIRE", 3), parse: parseNumber, step: stepExpire}
+	expired   = &operation{name: "expiry", step: stepExpired}
+	flush     = &operation{name: "FLUSHDB", step: stepGone}
+	crash     = &operation{name: "loss of all memory", step: stepGone}
+)
+
+func onKey(name string, more ...any) func(string, int) []any {
+	return func(key string, _ int) []any { return append([]any{name, key}, more...) }
+}
+
+// put is the command that makes v the content of an absent key.
+type put func(key string, v int) []any
+
+func hashPut(key string, v int) []any   { return []any{"HSET", key, "data", v} }
+func setPut(key string, v int) []any    { return []any{"SADD", key, member(v)} }
+func stringPut(key string, v int) []any { return []any{"SET", key, v} }
+
+// putScript replaces the key by what the command in ARGV makes of it. While a slot moves, Redis may
+// end it in the middle: the key that it has deleted is the other node's.
+const putScript = `redis.call('DEL', KEYS[1]) return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))`
+
+// scripted is a command within a script that declares its key.
+func scripted(p put, parse func(any) (output, error), step func(state, int, output) (state, bool)) *operation {
+	return &operation{name: "EVAL of one command", way: writes, parse: parse, step: step, args: func(key string, v int) []any {
+		cmd := p(key, v)
+		return append([]any{"EVAL", "return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))", 1, key, cmd[0]}, cmd[2:]...)
+	}}
+}
+
+// hiddenPut does the same to a key that it does not declare.
+const hiddenPut = `redis.call('DEL', ARGV[1]) return redis.call(ARGV[2], ARGV[1], unpack(ARGV, 3))`
+
+// hiddenEval is the operation that does so.
+const hiddenEval = "EVAL of a key it does not declare"
+
+const putFunction = "#!lua name=coherence\nredis.register_function('put', function(keys, args) redis.call('DEL', keys[1]) return redis.call(args[1], keys[1], unpack(args, 2)) end)"
+
+// puts are all the ways to replace a key's whole content.
+func puts(p put, step func(state, int, output) (state, bool)) []*operation {
+	declared := func(how string, what string) func(*client, *register, int) (output, error) {
+		return func(c *client, r *register, v int) (output, error) {
+			cmd := p(r.key, v)
+			args := append([]any{how, what, 1, r.key, cmd[0]}, cmd[2:]...)
+			return output{}, c.Do(c.ctx, args...).Err()
+		}
+	}
+	hidden := func(r *register, v int) []any {
+		cmd := p(r.key, v)
+		return append([]any{"EVAL", hiddenPut, 0, r.key, cmd[0]}, cmd[2:]...)
+	}
+	inMulti := func(args func(r *register, v int) [][]any) func(*client, *register, int) (output, error) {
+		return func(c *client, r *register, v int) (output, error) {
+			_, err := c.TxPipelined(c.ctx, func(tx redis.Pipeliner) error {
+				for _, a := range args(r, v) {
+					tx.Do(c.ctx, a...)
+				}
+				return nil
+			})
+			return output{}, err
+		}
+	}
+	return []*operation{
+		{name: "MULTI", way: writes, step: step, do: inMulti(func(r *register, v int) [][]any { return [][]any{{"DEL", r.key}, p(r.key, v)} })},
+		{name: "EVAL", way: writes | opaque, step: step, do: declared("EVAL", putScript)},
+		{name: "EVALSHA", way: writes | opaque, step: step, do: evalSHA(declared("EVALSHA", sha1Of(putScript)), declared("EVAL", putScript))},
+		{name: "FCALL", way: writes | opaque, step: step, do: declared("FCALL", "put")},
+		{name: hiddenEval, way: writes | opaque, step: step, do: func(c *client, r *register, v int) (output, error) {
+			return output{}, c.Do(c.ctx, hidden(r, v)...).Err()
+		}},
+		{name: "MULTI with EVAL of a key it does not declare", way: writes | opaque, step: step, do: inMulti(func(r *register, v int) [][]any { return [][]any{hidden(r, v)} })},
+		{name: "RENAME", way: writes | opaque, step: step, do: func(c *client, r *register, v int) (output, error) {
+			other := fmt.Sprintf("%s:other:%s:%d", namespace, r.id, v)
+			if err := c.Do(c.ctx, p(other, v)...).Err(); err != nil {
+				return output{}, errUndone{err}
+			}
+			return output{}, c.Do(c.ctx, "RENAME", other, r.key).Err()
+		}},
+	}
+}
+
+// evalSHA runs a script by its digest, and by its text where the server does not know it.
+func evalSHA(byDigest, byText func(*client, *register, int) (output, error)) func(*client, *register, int) (output, error) {
+	return func(c *client, r *register, v int) (output, error) {
+		o, err := byDigest(c, r, v)
+		if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+			return byText(c, r, v)
+		}
+		return o, err
+	}
+}
+
+func configSet(c *client, r *register, v int) (output, error) {
+	return c.cosky("config_set", r.id, v, v)
+}
+
+// idOf is the config of a history.
+func idOf(key string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(key, namespace+":cfg_htr:"), ":1")
+}
+
+func archive(key string, v int) []any {
+	return []any{"EVAL", lua.ByName("config_set").Text, 1, namespace, idOf(key), v, v}
+}
+
+func forget(key string, _ int) []any {
+	id := idOf(key)
+	return []any{"DEL", namespace + ":cfg:" + id, namespace + ":cfg_htr_idx:" + id, key}
+}
+
+func configRemove(c *client, r *register, _ int) (output, error) {
+	return c.cosky("config_remove", r.id)
+}
+
+func register_(c *client, r *register, v int) (output, error) {
+	return c.cosky("registry_register", -1, r.id, member(v), "http", "10.0.0.1", 1, 1)
+}
+
+func deregister(c *client, r *register, v int) (output, error) {
+	return c.cosky("registry_deregister", r.id, member(v))
+}
+
+// cosky calls a script as CoSky's SDK does.
+func (c *client) cosky(name string, args ...any) (output, error) {
+	script := lua.ByName(name)
+	call := func(how, what string) (output, error) {
+		reply, err := c.Do(c.ctx, append([]any{how, what, 1, namespace}, args...)...).Result()
+		if err != nil {
+			return output{}, err
+		}
+		return parseNumber(reply)
+	}
+	o, err := call("EVALSHA", script.SHA1)
+	if err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+		return call("EVAL", script.Text)
+	}
+	return o, err
+}
+
+// member is the name of member v%64, an instance id of CoSky.
+func member(v int) string { return fmt.Sprintf("s@http#10.0.0.1#%d", v%64) }
+
+var errReply = errors.New("an unexpected reply")
+
+func parseNumber(reply any) (output, error) {
+	switch x := reply.(type) {
+	case nil:
+		return output{}, nil
+	case int64:
+		return output{n: int(x)}, nil
+	case string:
+		n, err := strconv.Atoi(x)
+		return output{n: n}, err
+	}
+	return output{}, fmt.Errorf("%w: %v", errReply, reply)
+}
+
+func parseOK(reply any) (output, error) {
+	if reply != "OK" {
+		return output{}, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	return output{}, nil
+}
+
+func parseHash(reply any) (o output, err error) {
+	fields := make(map[any]any)
+	switch x := reply.(type) {
+	case map[any]any:
+		fields = x
+	case []any:
+		for i := 0; i+1 < len(x); i += 2 {
+			fields[x[i]] = x[i+1]
+		}
+	}
+	o.content.fields = len(fields)
+	if len(fields) > 0 {
+		o.content.data, err = strconv.Atoi(fmt.Sprint(fields["data"]))
+	}
+	return o, err
+}
+
+func parseSet(reply any) (o output, err error) {
+	members, ok := reply.([]any)
+	if !ok {
+		return o, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	for _, m := range members {
+		text := fmt.Sprint(m)
+		v, err := strconv.Atoi(text[strings.LastIndexByte(text, '#')+1:])
+		if err != nil {
+			return o, err
+		}
+		o.content.set |= bit(v)
+	}
+	return o, nil
+}
+
+// errUndone is the error of an operation that has not happened.
+type errUndone struct{ error }
+
+// undone reports whether err proves that the command was not executed.
+func undone(err error) bool {
+	var certain errUndone
+	if errors.As(err, &certain) {
+		return true
+	}
+	for _, p := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "EXECABORT", "BUSY ", "ERR no such key", "ERR Function not found"} {
+		if strings.HasPrefix(err.Error(), p) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,94 @@
+package coherence
+
+import (
+	"context"
+	"flag"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/discovery"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// long is for how long each run goes on, over and over its faults; 0: once.
+var long = flag.Duration("long", 0, "how long each run of the checker and each measurement of the prober lasts; 0: as short as in CI")
+
+// rig is a proxy of two loops, with relays between it and its backend.
+type rig struct {
+	t       *testing.T
+	server  *proxy.Server
+	addr    string
+	redis   *clustertest.Redis // standalone
+	cluster *clustertest.Cluster
+	relays  map[*clustertest.Redis]*proxytest.Relay
+}
+
+// staleness is max_staleness and pubsub_ttl of these proxies.
+const staleness = 300 * time.Millisecond
+
+var modes = []proxy.Invalidation{proxy.InvalidationTracking, proxy.InvalidationPubSub, proxy.InvalidationBoth}
+
+// durable Redis forgets nothing that it has acknowledged when it is killed: replies are sent after
+// the operating system has taken the log.
+var durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
+
+func options(mode proxy.Invalidation) func(*proxy.Options) {
+	return func(o *proxy.Options) {
+		o.Cache.Invalidation, o.Cache.MaxStaleness, o.Cache.PubSubTTL = mode, staleness, staleness
+	}
+}
+
+func startStandalone(t *testing.T, mode proxy.Invalidation, args []string, change ...func(*proxy.Options)) *rig {
+	t.Helper()
+	r := &rig{t: t, redis: clustertest.StartRedis(t, args...)}
+	wire := proxytest.StartRelay(t, r.redis.Addr)
+	r.relays = map[*clustertest.Redis]*proxytest.Relay{r.redis: wire}
+	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{wire.Addr}}, with(mode, change))
+	r.server, r.addr = p.Server, p.Addr
+	return r
+}
+
+func startCluster(t *testing.T, mode proxy.Invalidation, change ...func(*proxy.Options)) *rig {
+	t.Helper()
+	r := &rig{t: t, cluster: clustertest.StartCluster(t, 3, 1)}
+	r.relays = proxytest.RelayCluster(t, r.cluster)
+	p := proxytest.StartCluster(t, r.cluster, with(mode, change))
+	r.server, r.addr = p.Server, p.Addr
+	return r
+}
+
+func with(mode proxy.Invalidation, change []func(*proxy.Options)) func(*proxy.Options) {
+	return func(o *proxy.Options) {
+		options(mode)(o)
+		for _, f := range change {
+			f(o)
+		}
+	}
+}
+
+// owner is the server that has the keys.
+func (r *rig) owner() *clustertest.Redis {
+	if r.redis != nil {
+		return r.redis
+	}
+	return r.cluster.OwnerOf(namespace)
+}
+
+func (r *rig) wire() *proxytest.Relay { return r.relays[r.owner()] }
+
+// replicated waits until a replica of the owner has executed everything that the owner has.
+func (r *rig) replicated(owner *clustertest.Redis) {
+	r.t.Helper()
+	conn := owner.Client().Conn()
+	defer conn.Close()
+	ctx := context.Background()
+	if err := conn.Set(ctx, namespace+":marker", "x", 0).Err(); err != nil {
+		r.t.Fatalf("cannot write to %s: %v", owner.Addr, err)
+	}
+	if n, err := conn.Wait(ctx, 1, clustertest.Deadline).Result(); n < 1 || err != nil {
+		r.t.Fatalf("no replica of %s has what it has: %d, %v", owner.Addr, n, err)
+	}
+}
