@@ -463,14 +463,8 @@ func (f *fetch) giveUp(l *loop) {
 	}
 	f.report(outcome{body: f.body})
 	waiters := f.leave()
-	wrong := bytes.HasPrefix(f.body, []byte("-WRONGTYPE "))
-	if len(f.parts) > 0 {
-		if wrong { // which MGET does not mind: it need not be tried again and again
-			l.cache.Refuse(&f.question, l.now())
-		}
-		f.refuse(l)
-	}
-	if wrong {
+	f.refuse(l)
+	if bytes.HasPrefix(f.body, []byte("-WRONGTYPE ")) {
 		l.cache.Bump(l.cache.StripeOf(f.question.Hash())) // it says what the key is now
 		for waiters.head != nil {
 			r := waiters.pop()
