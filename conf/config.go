@@ -88,6 +88,7 @@ type NearCache struct {
 	TTL          time.Duration // longest life of an entry
 	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
 	Stripes      int           // epoch counters; a power of two
+	Rules        []CacheRule   // what is cached besides CoSky's keys
 }
 
 // Scripts bounds the scripts remembered to heal NOSCRIPT.

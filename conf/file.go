@@ -114,19 +114,23 @@ func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
 	return nil
 }
 
+// errMappings comes with the texts of a list in which there are mappings.
+var errMappings = errors.New("a list may hold only plain values")
+
 // values is a scalar's text as it is written (without quotes), or a list's texts.
 func values(n ast.Node) ([]string, error) {
 	switch n := n.(type) {
 	case *ast.SequenceNode:
 		var texts []string
+		var err error
 		for _, v := range n.Values {
 			t, ok := scalarText(v)
 			if !ok {
-				return nil, errors.New("a list may hold only plain values")
+				t, err = v.String(), errMappings
 			}
 			texts = append(texts, t)
 		}
-		return texts, nil
+		return texts, err
 	case *ast.NullNode:
 		return nil, errors.New("it has no value")
 	}

@@ -130,7 +130,7 @@ func (l *loader) applyFile(name string) error {
 		if o == nil {
 			return fmt.Errorf("unknown key %q (%s): %s", s.key, origin, l.suggest(s.key, append(l.keys(), l.sections()...)))
 		}
-		if s.err != nil {
+		if s.err != nil && !(o.mappings && errors.Is(s.err, errMappings)) {
 			return fmt.Errorf("cannot use %q (%s): %w", s.key, origin, s.err)
 		}
 		if s.cut && o.hide != nil { // free text, half of which would be lost without a word
@@ -249,6 +249,9 @@ func (l *loader) finish() error {
 		}
 	}
 	if err := l.checkAuth(); err != nil {
+		return err
+	}
+	if err := l.finishRules(); err != nil {
 		return err
 	}
 	if c.ClusterAnnounce != "" && !slices.Contains(c.ClusterFacade, c.ClusterAnnounce) {

@@ -14,13 +14,14 @@ import (
 // option binds one key to its field of a Config. The text forms of all sources go
 // through set, which replaces the field's value or leaves it alone on error.
 type option struct {
-	key     string // path in the file, such as nearcache.max_bytes
-	arg     string // placeholder in the help text
-	allowed string // what set accepts, in words; empty: set's errors say it
-	help    string // effect, in words
-	common  bool   // listed first in the help text
-	list    bool   // takes several texts
-	between string // separates the texts of a list in an environment variable; empty: a comma
+	key      string // path in the file, such as nearcache.max_bytes
+	arg      string // placeholder in the help text
+	allowed  string // what set accepts, in words; empty: set's errors say it
+	help     string // effect, in words
+	common   bool   // listed first in the help text
+	list     bool   // takes several texts
+	mappings bool   // which a file may write as mappings
+	between  string // separates the texts of a list in an environment variable; empty: a comma
 
 	set  func(texts []string) error // exactly one text unless list
 	get  func() string              // current value as one would write it

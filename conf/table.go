@@ -64,6 +64,7 @@ func options(c *Config) []option {
 		duration("nearcache.ttl", &nc.TTL, time.Millisecond, 365*day, "longest life of an entry"),
 		duration("nearcache.pubsub_ttl", &nc.PubSubTTL, 0, 365*day, "longest life of an entry that only Pub/Sub covers; 0: do not cache those"),
 		powerOfTwo(number("nearcache.stripes", &nc.Stripes, 1024, 1<<24, "epoch counters; more of them mean fewer false invalidations"), &nc.Stripes),
+		rules("nearcache.rules", &nc.Rules, "what else is cached: {match: PATTERN, commands: [GET, …], ttl: 60s, max_value: 1MB, coherence: tracking|ttl}; a flag may be repeated"),
 
 		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
 		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),

@@ -108,6 +108,10 @@ func (e *Entry) valid(c *Cache, now int64) bool {
 	return true
 }
 
+// Valid reports whether the entry may be served at now. Entries that are all valid after
+// the last of them was got were so at one moment.
+func (c *Cache) Valid(e *Entry, now int64) bool { return e.valid(c, now) }
+
 // seal gives the entry its identity and what it depends on.
 func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.hash = f.id

@@ -37,7 +37,7 @@ func (s *Server) AdoptBackend(version string, tracking bool) error {
 		panic("BUG: no source of events was made")
 	}
 	s.abilities.Store(newAbilities(src, version, tracking))
-	return err
+	return cmp.Or(err, s.keeps.checkSources(src))
 }
 
 // follow takes over what follows from the versions of t's masters: a backend may come back

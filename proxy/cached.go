@@ -28,6 +28,7 @@ type fetch struct {
 	until    int64 // no entry of it lives longer
 	waiters  fifo
 	errands  []errand
+	parts    []part
 	lane     *lane  // nil: of another loop
 	body     []byte // the read's reply
 	failed   bool   // it was an error, or too long
@@ -92,8 +93,8 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 	if !rd.keeps(args) {
 		return s.forward(cmd, args, raw)
 	}
-	p := l.policyOf(cmd, args[1])
-	if !p.caches() || l.guard != nil && !l.guard.vouches(s, cmd, args) {
+	p := l.policyOf(rd.bit, args[1])
+	if !p.keeps || l.guard != nil && !l.guard.vouches(s, cmd, args) {
 		return s.forward(cmd, args, raw)
 	}
 	q := l.ask(s.db, cmd, rd, args)
@@ -113,6 +114,7 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 	}
 	if !sent {
 		if e := l.reader.Get(&q, l.now()); e != nil {
+			l.countRule(&p, 1, 0)
 			s.hit(cmd, e)
 			return true
 		}
@@ -122,6 +124,7 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 	}
 	if s.await(cmd, &fetch{question: q, read: rd, shape: rd.shapeOf(args), policy: p, raw: raw}) {
 		l.stats.Misses++
+		l.countRule(&p, 0, 1)
 		return true
 	}
 	l.stats.Bypasses++
@@ -369,8 +372,10 @@ func (f *fetch) hand(l *loop, e *nearcache.Entry, filled bool) {
 	waiters := f.leave()
 	if !filled {
 		f.lose(l, waiters, e)
+		f.share(l, nil)
 		return
 	}
+	f.share(l, e)
 	for waiters.head != nil {
 		l.deliverEntry(waiters.pop(), e)
 	}
@@ -458,6 +463,7 @@ func (f *fetch) giveUp(l *loop) {
 	}
 	f.report(outcome{body: f.body})
 	waiters := f.leave()
+	f.refuse(l)
 	if bytes.HasPrefix(f.body, []byte("-WRONGTYPE ")) {
 		l.cache.Bump(l.cache.StripeOf(f.question.Hash())) // it says what the key is now
 		for waiters.head != nil {

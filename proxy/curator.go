@@ -56,6 +56,7 @@ type outcome struct {
 // fetch of the question under way: a client that waits for that one, too, must not get
 // the older answer later.
 func (f *fetch) entrust(l, curator *loop) {
+	l.seq++ // a monitor is shown the read when it is sent
 	older, _ := l.fetches.of(&f.question)
 	fresh := older != nil
 	curator.nl.Post(func() { curator.run(errand{loop: l, of: f}, fresh) })

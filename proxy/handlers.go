@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"cosky-proxy/cluster"
@@ -93,6 +94,12 @@ func newHandlers(o *Options, t *command.Table) []handler {
 
 	if o.Cache.Cache != nil {
 		set((*session).cachedRead, "hgetall", "smembers")
+		for i := range o.Cache.Rules {
+			set((*session).cachedRead, o.Cache.Rules[i].Commands...)
+			if slices.Contains(o.Cache.Rules[i].Commands, "mget") {
+				set((*session).mget, "mget")
+			}
+		}
 	}
 
 	set((*session).notYet, "script|debug")

@@ -311,7 +311,17 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("nearcache_invalidations", sum.Invalidations)
 	line("nearcache_entries", c.Entries)
 	line("nearcache_bytes", c.Bytes)
+	for i := range sum.Rules {
+		r := &sum.Rules[i]
+		line(fmt.Sprintf("nearcache_rule_%d", i+1), fmt.Sprintf("hits=%d,misses=%d,match=%s", r.Hits, r.Misses, onOneLine(r.Match)))
+	}
 	return b
+}
+
+// onOneLine is a pattern as a line can show it.
+func onOneLine(pattern string) string {
+	quoted := strconv.QuoteToASCII(pattern)
+	return quoted[1 : len(quoted)-1]
 }
 
 func (s sources) String() string {

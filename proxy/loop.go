@@ -25,7 +25,8 @@ type loop struct {
 	clusters bool // the backend is a Redis Cluster: keys have owners, replies may redirect
 	resends  bool // the backend may have to be asked again elsewhere: requests are kept for that
 	cache    *nearcache.Cache
-	guard    guard // who clients are and what they may do; nil: everything
+	rules    *ruleSet // what else than CoSky's keys may be cached; nil: nothing
+	guard    guard    // who clients are and what they may do; nil: everything
 
 	// loop-owned
 	table      *command.Table
@@ -67,7 +68,8 @@ type loop struct {
 	// near-cache
 	reader       *nearcache.Reader
 	fetches      fetches
-	rest         []byte // scratch of ask
+	rest         []byte             // scratch of ask
+	parts        []*nearcache.Entry // scratch of mget
 	effect       effectScratch
 	scriptEffect lua.Effect
 
@@ -85,6 +87,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		clusters: srv.opts.Backend.Mode == cluster.Cluster,
 		resends:  srv.opts.Backend.Mode == cluster.Cluster || srv.opts.Backend.Mode == cluster.Sentinel,
 		cache:    srv.opts.Cache.Cache,
+		rules:    srv.keeps,
 		nodes:    make(map[string]*node),
 		sessions: make(map[*session]struct{}),
 		ears:     make(map[int64]*ear),
@@ -93,6 +96,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		fetches:  make(fetches),
 		stats:    stats.NewLoop(0),
 	}
+	l.stats.Rules = srv.keeps.newCounters()
 	l.learn(srv.commands.Load())
 	l.topo = cluster.Unknown(srv.opts.Backend.Mode)
 	l.limits = srv.opts.Clients.limits()

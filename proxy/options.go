@@ -108,6 +108,15 @@ type CacheOptions struct {
 	TTL          time.Duration // no entry lives longer
 	PubSubTTL    time.Duration // nor longer than this when Pub/Sub alone covers it
 	MaxEntry     int           // bytes of a reply that is still cached
+	Rules        []Rule        // what is cached besides HGETALL and SMEMBERS on CoSky's keys
+}
+
+// rules are those in force.
+func (o *CacheOptions) rules() []Rule {
+	if o.Cache == nil {
+		return nil
+	}
+	return o.Rules
 }
 
 // ScriptOptions bound the memory of scripts that passed by, kept to heal NOSCRIPT.

@@ -90,9 +90,12 @@ func newPassGuard(l *loop) *passGuard {
 		travels: make(map[string]bool), opinions: opinions{loop: l, known: make(map[string]*opinion)},
 	}
 	for _, name := range []string{
-		"ping", "config|set", "info", "watch", "publish", "spublish", "hgetall", "smembers",
+		"ping", "config|set", "info", "watch", "publish", "spublish",
 		"script|load", "script|exists", "script|flush", "scan", "keys", "debug", "client|no-touch",
 	} {
+		g.travels[name] = true
+	}
+	for _, name := range CacheableCommands() {
 		g.travels[name] = true
 	}
 	return g

@@ -18,6 +18,7 @@ type read struct {
 	fields bool    // it shows fields of a hash, which may expire by themselves
 	args   int     // how many arguments it must have to be kept; 0: any number
 	absent absence // its reply when the key does not exist
+	bit    uint64  // stands for the command in a rule
 }
 
 // absence is the reply to a read of a key that does not exist.
@@ -31,57 +32,51 @@ const (
 	absentEach                 // an array of nulls or zeros
 )
 
-// readOf returns what is to be known about the command of that name, nil when its
-// replies cannot be kept.
+// allReads are the commands whose replies can be kept, by name.
 //
 // Not among them are commands whose answer changes with time alone (TTL, OBJECT IDLETIME)
 // or by chance (SRANDMEMBER), that change something (GETEX), that read several keys (SINTER),
 // or whose nulls in RESP2 cannot be told from RESP3 (ZRANK … WITHSCORE).
-func readOf(name string) *read {
-	switch name {
-	case "get":
-		return &read{whole: true}
-	case "hgetall":
-		return &read{shape: nearcache.Map, whole: true, fields: true, absent: absentEmpty}
-	case "smembers":
-		return &read{shape: nearcache.Set, whole: true, absent: absentEmpty}
-	case "strlen", "bitcount", "getbit", "sismember", "scard", "llen", "zcard", "zcount", "zlexcount", "xlen":
-		return &read{absent: absentZero}
-	case "exists":
-		return &read{absent: absentZero, args: 2}
-	case "type":
-		return &read{absent: absentNone}
-	case "getrange", "substr", "lrange", "xrange", "xrevrange":
-		return &read{absent: absentEmpty}
-	case "lindex":
-		return &read{}
-	case "hget":
-		return &read{fields: true}
-	case "hmget":
-		return &read{fields: true, absent: absentEach}
-	case "hkeys", "hvals":
-		return &read{fields: true, absent: absentEmpty}
-	case "hlen", "hexists", "hstrlen":
-		return &read{fields: true, absent: absentZero}
-	case "smismember":
-		return &read{absent: absentEach}
-	case "zscore":
-		return &read{shape: nearcache.Scores}
-	case "zmscore":
-		return &read{shape: nearcache.Scores, absent: absentEach}
-	case "zrank", "zrevrank":
-		return &read{args: 3}
-	case "zrange", "zrevrange", "zrangebyscore", "zrevrangebyscore", "zrangebylex", "zrevrangebylex":
-		return &read{scored: true, absent: absentEmpty}
+func allReads() map[string]*read {
+	reads := make(map[string]*read)
+	add := func(rd read, names ...string) {
+		for _, name := range names {
+			one := rd
+			one.bit = 1 << len(reads)
+			reads[name] = &one
+		}
 	}
-	return nil
+	add(read{shape: nearcache.Map, whole: true, fields: true, absent: absentEmpty}, "hgetall")
+	add(read{shape: nearcache.Set, whole: true, absent: absentEmpty}, "smembers")
+	add(read{whole: true}, "get")
+	add(read{absent: absentZero}, "strlen", "bitcount", "getbit", "sismember", "scard", "llen", "zcard", "zcount", "zlexcount", "xlen")
+	add(read{absent: absentZero, args: 2}, "exists")
+	add(read{absent: absentNone}, "type")
+	add(read{absent: absentEmpty}, "getrange", "substr", "lrange", "xrange", "xrevrange")
+	add(read{}, "lindex")
+	add(read{fields: true}, "hget")
+	add(read{fields: true, absent: absentEach}, "hmget")
+	add(read{fields: true, absent: absentEmpty}, "hkeys", "hvals")
+	add(read{fields: true, absent: absentZero}, "hlen", "hexists", "hstrlen")
+	add(read{absent: absentEach}, "smismember")
+	add(read{shape: nearcache.Scores}, "zscore")
+	add(read{shape: nearcache.Scores, absent: absentEach}, "zmscore")
+	add(read{args: 3}, "zrank", "zrevrank")
+	add(read{scored: true, absent: absentEmpty}, "zrange", "zrevrange", "zrangebyscore", "zrevrangebyscore", "zrangebylex", "zrevrangebylex")
+	return reads
 }
+
+// Bits of reads.
+const (
+	ownBits = 1<<0 | 1<<1 // of hgetall and smembers, the first two: CoSky's keys need no rule for them
+	mgetBit = 1 << 63     // of MGET, which is answered from what GET would have been
+)
 
 // newReads returns what is to be known about the commands of t, by ID; nil: nothing.
 func newReads(t *command.Table) []*read {
 	reads := make([]*read, t.Count())
-	for _, cmd := range t.All() {
-		if rd := readOf(cmd.Name); rd != nil && cmd.SingleKey && cmd.KeyPos == 1 || cmd.Name == "exists" {
+	for name, rd := range allReads() {
+		if cmd := t.Named(name); cmd != nil {
 			reads[cmd.ID] = rd
 		}
 	}

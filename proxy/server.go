@@ -26,6 +26,7 @@ type Server struct {
 	scripts *scriptMemory
 	roster  *roster
 	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
+	keeps   *ruleSet     // nearcache.rules; nil: none
 	started time.Time
 
 	// guarded by its own lock
@@ -60,10 +61,16 @@ type sources struct{ tracking, pubsub bool }
 // New builds a server; nothing runs before Run.
 func New(opts Options) (*Server, error) {
 	var src sources
+	keeps, err := newRuleSet(opts.Cache.rules())
+	if err != nil {
+		return nil, err
+	}
 	known := opts.Topology.Current() != nil
 	if known {
-		var err error
 		if src, err = chooseSources(&opts); err != nil {
+			return nil, err
+		}
+		if err := keeps.checkSources(src); err != nil {
 			return nil, err
 		}
 	}
@@ -71,6 +78,7 @@ func New(opts Options) (*Server, error) {
 		opts: opts, log: opts.Logger,
 		scripts: newScriptMemory(opts.Scripts),
 		roster:  newRoster(),
+		keeps:   keeps,
 		started: time.Now(),
 	}
 	s.commands.Store(newVocabulary(&opts, command.Builtin()))

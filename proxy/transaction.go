@@ -158,10 +158,10 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 // queueable commands mean the same on a lane as on the client's own connection.
 func (l *loop) queueable(cmd *command.Command) bool {
 	switch cmd.Name {
-	case "ping", "echo", "info", "monitor", "config|set", "hgetall", "smembers", "unwatch", "select", "script|load", "script|exists", "script|flush":
+	case "ping", "echo", "info", "monitor", "config|set", "unwatch", "select", "script|load", "script|exists", "script|flush":
 		return true
 	}
-	return cmd.Script || cmd.Has(command.Blocking) || l.handlers[cmd.ID] == nil || aboutSession(cmd) || aboutPubSub(cmd)
+	return cmd.Script || cmd.Has(command.Blocking) || l.reads[cmd.ID] != nil || cmd.Name == "mget" || l.handlers[cmd.ID] == nil || aboutSession(cmd) || aboutPubSub(cmd)
 }
 
 // aboutSession: the proxy itself answers these, at once and out of what it knows, if it

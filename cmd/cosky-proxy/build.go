@@ -216,7 +216,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		},
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
-			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry),
+			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), Rules: rulesOf(n.Rules),
 		},
 		Auth: proxy.AuthOptions{
 			Mode: proxy.AuthMode(cfg.Auth.Mode), LogLength: cfg.Auth.LogMaxLen,
@@ -226,6 +226,14 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		Facade:  proxy.FacadeOptions{Addrs: cfg.ClusterFacade, Own: cfg.ClusterAnnounce, NodeTimeout: cfg.ClusterNodeTimeout},
 		PubSub:  proxy.PubSubOptions{OnLoss: proxy.OnLoss(cfg.PubSub.OnLoss), ResubscribeTimeout: cfg.PubSub.ResubscribeTimeout},
 	}
+}
+
+func rulesOf(rules []conf.CacheRule) []proxy.Rule {
+	var list []proxy.Rule
+	for _, r := range rules {
+		list = append(list, proxy.Rule{Match: r.Match, Commands: r.Commands, TTL: r.TTL, MaxValue: int(r.MaxValue), Bare: r.Coherence == "ttl"})
+	}
+	return list
 }
 
 func loops(cfg *conf.Config) int {

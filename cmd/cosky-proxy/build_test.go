@@ -18,6 +18,7 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/embedded"
 	"cosky-proxy/conf"
+	"cosky-proxy/proxy"
 )
 
 func TestMain(m *testing.M) {
@@ -30,7 +31,7 @@ func everything(t *testing.T) *conf.Config {
 	t.Helper()
 	cfg, _, err := conf.Load([]string{
 		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
-		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1",
+		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +63,13 @@ func TestEveryOptionIsHandedOn(t *testing.T) {
 	// What the backend tells and what build makes.
 	if want := []string{"proxy.Auth.Users", "proxy.Backend.Commands", "proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
 		t.Errorf("not set: %q\n   want: %q", zero, want)
+	}
+}
+
+// What the configuration lets a rule name is what the proxy can keep.
+func TestCacheableCommands(t *testing.T) {
+	if c, p := conf.CacheableCommands(), proxy.CacheableCommands(); !slices.Equal(c, p) {
+		t.Errorf("the configuration has %q\n the proxy has %q", c, p)
 	}
 }
 

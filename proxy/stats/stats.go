@@ -46,6 +46,13 @@ type Command struct {
 	Latency Histogram // from the request's last byte read to its reply's first byte ready
 }
 
+// Rule counts the reads that a rule of the near-cache lets be kept.
+type Rule struct {
+	Match  string // keys, as the rule names them
+	Hits   uint64 // answered from memory
+	Misses uint64 // fetched
+}
+
 // Node counts the traffic with one Redis server.
 type Node struct {
 	Addr            string // as in the topology
@@ -65,6 +72,7 @@ type Loop struct {
 	Counters
 	Commands []Command // indexed by command ID
 	Nodes    []*Node   // in order of first use; pointers stay valid for the loop's life
+	Rules    []Rule    // in the order of the configuration; none: there are no rules
 }
 
 // NewLoop returns a Loop that can count commands with IDs below commands.
@@ -105,6 +113,7 @@ func (l *Loop) Snapshot() Snapshot {
 		Counters: l.Counters,
 		Commands: slices.Clone(l.Commands),
 		Nodes:    make([]Node, len(l.Nodes)),
+		Rules:    slices.Clone(l.Rules),
 	}
 	for i, n := range l.Nodes {
 		s.Nodes[i] = *n
@@ -119,6 +128,7 @@ type Snapshot struct {
 	Loops    int // how many loops are in the sum
 	Commands []Command
 	Nodes    []Node // one per address
+	Rules    []Rule // as in Loop
 }
 
 // Add adds o to s. It leaves o alone and keeps no reference to it.
@@ -130,6 +140,14 @@ func (s *Snapshot) Add(o *Snapshot) {
 	}
 	for i := range o.Commands {
 		s.Commands[i].add(&o.Commands[i])
+	}
+	if s.Rules == nil {
+		s.Rules = slices.Clone(o.Rules)
+	} else {
+		for i := range o.Rules {
+			s.Rules[i].Hits += o.Rules[i].Hits
+			s.Rules[i].Misses += o.Rules[i].Misses
+		}
 	}
 	for i := range o.Nodes {
 		s.node(o.Nodes[i].Addr).add(&o.Nodes[i])

@@ -1,0 +1,247 @@
+package proxy
+
+import (
+	"bytes"
+
+	"cosky-proxy/cluster/slot"
+	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/resp"
+	"cosky-proxy/router"
+	"cosky-proxy/router/command"
+)
+
+// bundle is an MGET that the near-cache answers: it has a part for each key, which is
+// what GET would be answered. What is not in memory is fetched, and the reply is made
+// when all parts are valid at the same time: an MSET through this proxy is seen as a whole
+// or not at all, as in Redis. If that does not come about, MGET is sent as it is.
+//
+// Nothing that its client sends behind it is executed meanwhile (session.exclusive).
+type bundle struct {
+	parent  *request
+	get     *command.Command
+	keys    [][]byte
+	raw     []byte             // the MGET, with bytes of its own
+	parts   []*nearcache.Entry // by key; nil: not known
+	missing int                // parts that are being fetched
+	rounds  int                // fetches of invalid parts so far
+	refused bool               // a part cannot be had
+}
+
+// part is one key of a bundle, which waits for a fetch.
+type part struct {
+	of    *bundle
+	index int
+}
+
+// maxBundle bounds the parts that one MGET fetches at once: their replies, up to max_entry
+// each, have to be held until the last one is there.
+const maxBundle = 64
+
+// mget answers from memory if every key's value is there, or can be fetched.
+func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	get := l.table.Named("get")
+	if s.tx != nil || s.home != nil || get == nil || !s.bundles(cmd, args) {
+		return s.forward(cmd, args, raw)
+	}
+	keys := args[1:]
+	if s.fetching > 0 { // see cachedRead
+		for _, key := range keys {
+			q := l.cache.Ask(s.db, nearcache.Kind(get.ID), key, nil)
+			if l.fetches[keyOf(&q)] != nil {
+				return !s.drain()
+			}
+		}
+	}
+	now := l.now()
+	l.parts = l.parts[:0]
+	missing := 0
+	for _, key := range keys {
+		q := l.cache.Ask(s.db, nearcache.Kind(get.ID), key, nil)
+		e := l.reader.Get(&q, now)
+		if e == nil {
+			missing++
+		}
+		l.parts = append(l.parts, e)
+	}
+	p := l.policyOf(mgetBit, keys[0])
+	if missing == 0 && l.together(l.parts) {
+		l.countRule(&p, 1, 0)
+		l.stats.Hits++
+		l.stats.Commands[cmd.ID].Calls++
+		l.out = appendParts(l.out[:0], l.parts, s.resp3)
+		s.reply(l.out)
+		return true
+	}
+	if missing > maxBundle {
+		l.stats.Bypasses++
+		return s.forward(cmd, args, raw)
+	}
+	if s.fetching >= maxFetching {
+		return !s.drain()
+	}
+	l.countRule(&p, 0, 1)
+	l.stats.Misses++
+	s.bundle(cmd, get, keys, raw)
+	return true
+}
+
+// bundles reports whether the keys may be answered for one by one.
+func (s *session) bundles(cmd *command.Command, args [][]byte) bool {
+	l := s.loop
+	for _, key := range args[1:] {
+		if p := l.policyOf(mgetBit, key); !p.keeps {
+			return false
+		}
+		if s.touched(l.cache.StripeOf(l.cache.Hash(key))) {
+			l.stats.Bypasses++
+			return false
+		}
+	}
+	return l.guard == nil || l.guard.vouches(s, cmd, args)
+}
+
+// together reports whether all parts are valid at the same time.
+func (l *loop) together(parts []*nearcache.Entry) bool {
+	now := l.now()
+	for _, e := range parts {
+		if e == nil || !l.cache.Valid(e, now) {
+			return false
+		}
+	}
+	return true
+}
+
+func appendParts(b []byte, parts []*nearcache.Entry, resp3 bool) []byte {
+	b = resp.AppendArray(b, len(parts))
+	for _, e := range parts {
+		b = e.AppendReply(b, resp3)
+	}
+	return b
+}
+
+// bundle fetches what l.parts lacks.
+func (s *session) bundle(cmd, get *command.Command, keys [][]byte, raw []byte) {
+	l := s.loop
+	b := &bundle{get: get, raw: bytes.Clone(raw), parts: append([]*nearcache.Entry(nil), l.parts...)}
+	for _, key := range keys {
+		b.keys = append(b.keys, bytes.Clone(key))
+	}
+	b.parent = l.newRequest(s, cmd)
+	b.parent.sentAt = l.now()
+	s.enqueue(b.parent)
+	s.exclusive = true
+	b.fetch(l)
+}
+
+// fetch starts, or joins, a fetch of every part that is missing or not valid any more.
+func (b *bundle) fetch(l *loop) {
+	now := l.now()
+	b.missing = 1 // until all are started
+	for i, key := range b.keys {
+		if e := b.parts[i]; e != nil && l.cache.Valid(e, now) {
+			continue
+		}
+		q := l.cache.Ask(b.parent.db, nearcache.Kind(b.get.ID), key, nil)
+		if b.parts[i] = l.reader.Get(&q, now); b.parts[i] != nil {
+			continue
+		}
+		l.enc = resp.AppendArray(l.enc[:0], 2)
+		l.enc = resp.AppendBulk(resp.AppendBulkString(l.enc, "GET"), key)
+		f := l.fetchOf(&fetch{question: q, read: l.reads[b.get.ID], policy: l.policyOf(mgetBit, key), raw: l.enc})
+		if f == nil {
+			b.refused = true
+			break
+		}
+		f.parts = append(f.parts, part{b, i})
+		b.missing++
+	}
+	b.arrived(l)
+}
+
+// share gives the parts that wait for f its entry; nil: the fetch was lost.
+func (f *fetch) share(l *loop, e *nearcache.Entry) {
+	parts := f.parts
+	f.parts = nil
+	for _, p := range parts {
+		p.of.parts[p.index] = e
+		p.of.arrived(l)
+	}
+}
+
+// refuse tells the parts that wait for f that they cannot be had.
+func (f *fetch) refuse(l *loop) {
+	for _, p := range f.parts {
+		p.of.refused = true
+	}
+	f.share(l, nil)
+}
+
+// arrived notes that one part more is not waited for; after the last one the MGET is
+// answered, or goes on.
+func (b *bundle) arrived(l *loop) {
+	b.missing--
+	switch {
+	case b.missing > 0:
+	case b.parent.sess == nil: // nobody waits any more
+		l.release(b.parent)
+	case l.together(b.parts):
+		l.countReply(b.parent.cmd, b.parent.sentAt, false)
+		l.out = appendParts(l.out[:0], b.parts, b.parent.resp3)
+		l.finish(b.parent, l.out)
+	case b.refused, b.rounds >= nearcache.Patience:
+		b.pass(l)
+	default:
+		b.rounds++
+		b.fetch(l)
+	}
+}
+
+// pass sends the MGET to Redis.
+func (b *bundle) pass(l *loop) {
+	r := b.parent
+	e := l.effect.reset()
+	for _, key := range b.keys {
+		l.concern(e, key, false)
+	}
+	if l.clusters {
+		l.begin(r, e)
+		b.scatter(l)
+		return
+	}
+	ln, cause := l.laneTo(0, r.laneKey())
+	if cause != "" {
+		l.abort(r, cause)
+		return
+	}
+	l.begin(r, e)
+	if l.resends {
+		r.raw = append(r.raw[:0], b.raw...)
+	}
+	ln.send(r, b.raw)
+}
+
+// scatter sends it to every shard that has some of the keys.
+func (b *bundle) scatter(l *loop) {
+	args := append([][]byte{[]byte("MGET")}, b.keys...)
+	shares := router.Split(args, 1, slot.Of)
+	sc := newScatter(b.parent, router.MergeFor(b.parent.cmd), len(shares))
+	sc.answers.Shares = shares
+	for i := range shares {
+		ln, cause := l.laneTo(shares[i].Slot, b.parent.laneKey())
+		if cause != "" {
+			ln = nil // its slot has no owner: it waits for one
+		}
+		l.enc = router.AppendShare(l.enc[:0], args, 1, &shares[i])
+		sc.launch(l, ln, i, l.enc, target{shares[i].Slot, true})
+	}
+}
+
+// laneTo is a shared connection to the owner of a slot.
+func (l *loop) laneTo(sl uint16, key laneKey) (*lane, string) {
+	n, cause := l.owner(sl)
+	if cause != "" {
+		return nil, cause
+	}
+	return n.lane(key)
+}

@@ -1,0 +1,313 @@
+package proxy_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// keepAll is a rule for every command on keys that begin with r.
+func keepAll(o *proxy.Options) {
+	o.Cache.Rules = []proxy.Rule{{Match: "r*", Commands: proxy.CacheableCommands(), TTL: time.Minute, MaxValue: 1 << 20}}
+}
+
+// ruleReads are reads of every kind, of the keys that ruleSetup makes, of keys that do not
+// exist (rn) and of other types.
+var ruleReads = []string{
+	"GET rs", "GET rn", "GET re", "STRLEN rs", "STRLEN rn", "GETRANGE rs 1 3", "GETRANGE rn 0 -1", "SUBSTR rs 0 1", "GETBIT rs 7", "BITCOUNT rs", "BITCOUNT rs 0 1", "BITCOUNT rn",
+	"HGETALL rh", "HGETALL rn", "HGET rh f", "HGET rh none", "HGET rn f", "HMGET rh f none g", "HMGET rn a b", "HKEYS rh", "HVALS rh", "HVALS rn", "HLEN rh", "HEXISTS rh f", "HEXISTS rh x", "HSTRLEN rh g",
+	"SMEMBERS rt", "SISMEMBER rt a", "SISMEMBER rt x", "SMISMEMBER rt a x", "SMISMEMBER rn a b", "SCARD rt",
+	"LRANGE rl 0 -1", "LRANGE rl 5 9", "LRANGE rn 0 -1", "LINDEX rl 0", "LINDEX rl 9", "LLEN rl",
+	"ZRANGE rz 0 -1", "ZRANGE rz 0 -1 WITHSCORES", "ZRANGE rz 0 -1 REV withscores", "ZRANGE rz 2 (9 BYSCORE LIMIT 0 1 WITHSCORES", "ZRANGE rz - + BYLEX", "ZRANGE rn 0 -1 WITHSCORES",
+	"ZREVRANGE rz 0 1 WITHSCORES", "ZRANGEBYSCORE rz -inf +inf WITHSCORES", "ZREVRANGEBYSCORE rz +inf 2", "ZRANGEBYLEX rz - +", "ZREVRANGEBYLEX rz + -",
+	"ZSCORE rz b", "ZSCORE rz i", "ZSCORE rz x", "ZMSCORE rz a x b", "ZMSCORE rn a", "ZRANK rz b", "ZRANK rz x", "ZREVRANK rz a", "ZCARD rz", "ZCOUNT rz 1 2", "ZLEXCOUNT rz - +",
+	"XLEN rx", "XRANGE rx - +", "XREVRANGE rx + - COUNT 1", "XRANGE rn - +",
+	"TYPE rs", "TYPE rn", "EXISTS rs", "EXISTS rn", "MGET rs rn re", "MGET rs",
+}
+
+var ruleSetup = []string{
+	"SET rs hello", "SET re x", "HSET rh f 1 g two", "SADD rt a", "RPUSH rl a b c", "ZADD rz 1 a 2.5 b 1e300 c inf i", "XADD rx 1-1 f v", "XADD rx 1-2 f w",
+}
+
+// What is kept of every kind of read is the very reply of Redis, in both protocol versions,
+// whichever of them asked first.
+func TestEveryReadIsKeptAsItIs(t *testing.T) {
+	r := startNear(t, keepAll)
+	direct3 := clustertest.Dial(t, r.redis.Addr)
+	direct3.Do("HELLO", "3")
+	front3 := r.dial()
+	front3.Do("HELLO", "3")
+	for _, c := range ruleSetup {
+		r.direct.Do(words(c)...)
+	}
+	r.warm("GET", "rs")
+	for _, read := range ruleReads {
+		first, second, direct1, direct2 := front3, r.front[0], direct3, r.direct
+		if len(read)%2 == 0 {
+			first, second, direct1, direct2 = second, first, direct2, direct1
+		}
+		r.direct.Do("SET", "other", "x")
+		want1, want2 := direct1.Do(words(read)...), direct2.Do(words(read)...)
+		if want1[0] == '-' {
+			t.Fatalf("%s: %s", read, want1)
+		}
+		if got := first.Do(words(read)...); got != want1 {
+			t.Errorf("%s, fetched: got %q, want %q", read, got, want1)
+		}
+		clustertest.Await(t, "a hit for "+read, func() error {
+			before := r.server.Stats().Hits
+			got1, got2 := first.Do(words(read)...), second.Do(words(read)...)
+			if got1 != want1 || got2 != want2 {
+				t.Fatalf("%s: got %q and %q, want %q and %q", read, got1, got2, want1, want2)
+			}
+			if r.server.Stats().Hits != before+2 {
+				return fmt.Errorf("not answered from memory")
+			}
+			return nil
+		})
+	}
+}
+
+// Reads that cannot be kept, and errors, are what Redis says, every time.
+func TestWhatIsNotKept(t *testing.T) {
+	r := startNear(t, keepAll)
+	for _, c := range ruleSetup {
+		r.direct.Do(words(c)...)
+	}
+	r.warm("GET", "rs")
+	before := r.server.Stats().Hits
+	for _, read := range []string{
+		"GET rh", "HGET rs f", "ZRANGE rz a b", "LINDEX rl x", "GETRANGE rs x y", "EXISTS rs re", "EXISTS rs rs", "ZRANK rz a WITHSCORE", "GETBIT rs x", "GET", "MGET", "GET other", "MGET rs other",
+	} {
+		want := r.direct.Do(words(read)...)
+		for range 3 {
+			if got := r.front[0].Do(words(read)...); got != want {
+				t.Errorf("%s: got %q, want %q", read, got, want)
+			}
+		}
+	}
+	if got := r.server.Stats().Hits; got != before {
+		t.Errorf("%d of them are answered from memory", got-before)
+	}
+	r.direct.Do("SET", "rbig", strings.Repeat("x", 2<<20))
+	for range 2 {
+		if got := r.front[0].Do("GET", "rbig"); len(got) < 2<<20 {
+			t.Errorf("%d bytes of a large value", len(got))
+		}
+	}
+	want := r.direct.Do("MGET", "rs", "rh", "rbig")
+	for range 3 {
+		if got := r.front[0].Do("MGET", "rs", "rh", "rbig"); got != want {
+			t.Errorf("MGET: got %.100q, want %.100q", got, want)
+		}
+	}
+}
+
+// The first rule that names key and command applies; what no rule names is not kept.
+func TestWhichRuleApplies(t *testing.T) {
+	r := startNear(t, func(o *proxy.Options) {
+		rule := func(match string, commands ...string) {
+			o.Cache.Rules = append(o.Cache.Rules, proxy.Rule{Match: match, Commands: commands, TTL: time.Minute, MaxValue: 100})
+		}
+		rule("a:*", "get")
+		rule("a:[0-9]", "get", "strlen")
+		rule("exact", "get")
+		rule("*:end", "hget")
+		rule("h?t", "get", "mget")
+	})
+	r.warm("GET", "a:x") // the lanes are up
+	hits := func() (counts []uint64) {
+		for _, rule := range r.server.Stats().Rules {
+			counts = append(counts, rule.Hits)
+		}
+		return counts
+	}
+	for read, rule := range map[string]int{
+		"GET a:1": 0, "STRLEN a:1": 1, "STRLEN a:x": -1, "GET exact": 2, "GET exactly": -1, "HGET a:end f": 3, "GET b:end": -1, "GET hot": 4, "GET ht": -1, "MGET hot hat": 4, "MGET hot a:1": -1, "GET other": -1,
+	} {
+		before := hits()
+		if rule >= 0 {
+			r.warm(words(read)...)
+		}
+		for range 3 {
+			r.front[0].Do(words(read)...)
+		}
+		after := hits()
+		for i := range after {
+			if grew := after[i] > before[i]; grew != (i == rule) {
+				t.Errorf("%s: hits of rule %d went from %d to %d", read, i, before[i], after[i])
+			}
+		}
+	}
+	if info := r.front[0].Do("INFO", "proxy"); !strings.Contains(info, "nearcache_rule_5:hits=") || !strings.Contains(info, ",match=h?t\r\n") {
+		t.Errorf("INFO does not have the rules: %s", info)
+	}
+	r.direct.Do("SET", "hot", strings.Repeat("x", 200))
+	before := hits()
+	for range 3 {
+		r.front[0].Do("GET", "hot")
+	}
+	if after := hits(); !slices.Equal(before, after) {
+		t.Errorf("a value above max_value is kept")
+	}
+}
+
+// Every way to change a key is seen by everything that is kept of it.
+func TestEveryWriteIsSeenByAllReads(t *testing.T) {
+	r := startNear(t, keepAll)
+	reads := []string{"TYPE rk", "GET rk", "MGET rk rother", "HGET rk f", "LRANGE rk 0 -1", "ZRANGE rk 0 -1 WITHSCORES"}
+	writer := r.dial()
+	for i, write := range []string{
+		"SET rk 1", "APPEND rk x", "SETRANGE rk 3 abc", "INCR rother", "DEL rk", "HSET rk f 1", "HINCRBY rk f 1", "HDEL rk f", "RPUSH rk a b", "LSET rk 0 z", "LPOP rk", "RPOPLPUSH rk rother2", "RPUSH rk q", "BLPOP rk 1",
+		"ZADD rk 1 a", "ZINCRBY rk 2 a", "ZREM rk a", "SADD rk a", "SMOVE rk rset a", "XADD rk 1-1 f v", "XTRIM rk MAXLEN 0", "RENAME rk rk2", "RENAME rk2 rk", "COPY rset rk REPLACE", "EXPIRE rk 0", "RPUSH rl 3 1 2", "BITOP OR rk rother rother", "GETDEL rk", "SORT rl STORE rk",
+		"GEOADD rk 1 1 a", "UNLINK rk", "PFADD rk a", "GETSET rk x", "FLUSHALL", "MSET rk a rother b", "FLUSHDB",
+	} {
+		c, through := writer, i%3 > 0
+		if !through {
+			c = r.direct
+		}
+		for _, read := range reads {
+			r.front[i%2].Do(words(read)...)
+		}
+		c.Do(words(write)...)
+		for _, read := range reads {
+			r.agree(through, words(read)...)
+		}
+	}
+	for _, script := range []string{"return redis.call('SET','rk',ARGV[1])", "return redis.call('INCR','rother')"} {
+		writer.Do("SET", "rk", "w")
+		r.warm("GET", "rk")
+		r.warm("MGET", "rk", "rother")
+		writer.Do("EVAL", script, "0", "v")
+		for _, read := range reads {
+			r.agree(true, words(read)...)
+		}
+	}
+}
+
+// A key's expiry ends everything that is kept of it.
+func TestExpiryEndsWhatRulesKeep(t *testing.T) {
+	r := startNear(t, keepAll)
+	r.warm("GET", "rw")
+	r.direct.Do("SET", "rs", "x", "PX", "300")
+	r.direct.Do("RPUSH", "rl", "x")
+	r.direct.Do("PEXPIRE", "rl", "300")
+	reads := []string{"GET rs", "STRLEN rs", "EXISTS rs", "TYPE rs", "LRANGE rl 0 -1", "LLEN rl", "MGET rs rl"}
+	for _, read := range reads {
+		for _, c := range r.front {
+			c.Do(words(read)...)
+		}
+	}
+	clustertest.Await(t, "the expiry", func() error {
+		for _, c := range r.front {
+			for _, read := range reads { // none may say that the key is there after one has said that it is not
+				if got := c.Do(words(read)...); strings.Contains(got, "x") || got == ":1\r\n" || got == "+string\r\n" {
+					return fmt.Errorf("%s: %q", read, got)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// TestManyFieldsOfOneHash: questions about one key have places of their own.
+func TestManyFieldsOfOneHash(t *testing.T) {
+	r := startNear(t, keepAll)
+	const fields = 200
+	for i := range fields {
+		r.direct.Do("HSET", "rh", fmt.Sprint(i), fmt.Sprint(i))
+	}
+	read := func() {
+		for i := range fields {
+			for _, c := range r.front {
+				if got := c.Do("HGET", "rh", fmt.Sprint(i)); got != fmt.Sprintf("$%d\r\n%d\r\n", len(fmt.Sprint(i)), i) {
+					t.Fatalf("field %d: %q", i, got)
+				}
+			}
+		}
+	}
+	r.warm("GET", "rw")
+	clustertest.Await(t, "every field from memory", func() error {
+		before := r.server.Stats().Hits
+		read()
+		if got := r.server.Stats().Hits - before; got < 2*fields-20 { // the stripes of some may be shared by eight
+			return fmt.Errorf("%d of %d", got, 2*fields)
+		}
+		return nil
+	})
+	for _, c := range r.front { // in a pipeline: reads of one key, cold
+		r.direct.Do("HSET", "rh", "0", "0")
+		for i := range 50 {
+			c.Cmd("HGET", "rh", fmt.Sprint(i))
+		}
+		for i := range 50 {
+			c.Expect(fmt.Sprintf("$%d\r\n%d\r\n", len(fmt.Sprint(i)), i))
+		}
+	}
+}
+
+// bareRules are for a backend, or a configuration, without tracking.
+func bareRules(ttl time.Duration) func(*proxy.Options) {
+	return func(o *proxy.Options) {
+		o.Cache.Invalidation = proxy.InvalidationPubSub
+		o.Cache.Rules = []proxy.Rule{{Match: "r*", Commands: proxy.CacheableCommands(), TTL: ttl, MaxValue: 1 << 20, Bare: true}}
+	}
+}
+
+// Without tracking, what is written through the proxy is seen at once, the rest when the TTL is over.
+func TestBareTTL(t *testing.T) {
+	r := startNear(t, bareRules(time.Minute))
+	r.direct.Do("SET", "rs", "1")
+	old := r.warm("GET", "rs")
+	r.direct.Do("SET", "rs", "2")
+	for _, c := range r.front {
+		if got := c.Do("GET", "rs"); got != old {
+			t.Errorf("got %q, want %q, kept until its time is over", got, old)
+		}
+	}
+	r.front[0].Do("APPEND", "rs", "3")
+	r.agree(true, "GET", "rs")
+
+	front3 := r.dial()
+	front3.Do("HELLO", "3")
+	direct3 := clustertest.Dial(t, r.redis.Addr)
+	direct3.Do("HELLO", "3")
+	for _, c := range ruleSetup {
+		r.front[0].Do(words(c)...)
+	}
+	for _, read := range ruleReads { // fetched in RESP2 here
+		r.warm(words(read)...)
+		r.agree(true, words(read)...)
+		if got, want := front3.Do(words(read)...), direct3.Do(words(read)...); got != want {
+			t.Errorf("%s in RESP3: got %q, want %q", read, got, want)
+		}
+	}
+
+	short := startNear(t, bareRules(50*time.Millisecond))
+	short.direct.Do("SET", "rs", "1")
+	short.warm("GET", "rs")
+	short.direct.Do("SET", "rs", "2")
+	short.agree(false, "GET", "rs")
+}
+
+func TestRulesThatCannotBeKept(t *testing.T) {
+	o := proxytest.Options(t, proxytest.Single("127.0.0.1:1"))
+	o.Cache.Rules = []proxy.Rule{{Match: "item:*", Commands: []string{"get"}}}
+	o.Backend.Tracking = false
+	want := `nearcache.rules: "item:*" asks for coherence by tracking, but there is none (nearcache.invalidation, or the backend, offers no client tracking): say coherence: ttl to accept what is weaker`
+	if _, err := proxy.New(o); err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	o.Backend.Tracking = true
+	o.Cache.Rules[0].Commands = []string{"ttl"}
+	want = `cannot keep replies to "ttl" (nearcache.rules, "item:*"): they depend on more than one key's content`
+	if _, err := proxy.New(o); err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
