@@ -2,8 +2,12 @@ package proxy_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -309,5 +313,174 @@ func TestRulesThatCannotBeKept(t *testing.T) {
 	want = `cannot keep replies to "ttl" (nearcache.rules, "item:*"): they depend on more than one key's content`
 	if _, err := proxy.New(o); err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// Whatever is written, and on which way, every read is answered as Redis would.
+func TestRulesAgreeWithRedisAtRandom(t *testing.T) {
+	eachTransport(t, func(t *testing.T, transport func(*proxy.Options)) {
+		r := startNear(t, keepAll, transport)
+		writer := r.dial()
+		r.warm("GET", "rw")
+		rng := rand.New(rand.NewPCG(1, 2))
+		pick := func(texts ...string) string { return texts[rng.IntN(len(texts))] }
+		key := func() string { return pick("r1", "r2", "r3") }
+		for step := range 300 {
+			k := key()
+			write := words(strings.ReplaceAll(pick(
+				"SET K V", "APPEND K V", "SETRANGE K 2 V", "INCR K", "GETSET K V", "DEL K", "HSET K f V", "HSET K g V f V", "HDEL K f", "HINCRBY K n 1", "RPUSH K V", "LPOP K", "LTRIM K 0 1",
+				"LSET K 0 V", "SADD K V a", "SREM K a", "SPOP K", "ZADD K 1 a 2 V", "ZINCRBY K 1.5 a", "ZREM K a", "ZPOPMIN K", "XADD K * f V", "XTRIM K MAXLEN 1", "RENAME K r1", "COPY K r2 REPLACE",
+				"PEXPIRE K 100000", "PERSIST K", "SETBIT K 9 1", "MSET r1 V r2 V", "EXPIRE K 0", "SUNIONSTORE r3 K", "ZUNIONSTORE r2 1 K",
+			), "K", k))
+			for i, w := range write {
+				if w == "V" {
+					write[i] = fmt.Sprint(rng.IntN(1000))
+				}
+			}
+			through := rng.IntN(3) > 0
+			switch {
+			case !through:
+				r.direct.Do(write...)
+			case rng.IntN(4) == 0:
+				writer.Do("MULTI")
+				writer.Do(write...)
+				writer.Do("EXEC")
+			case rng.IntN(6) == 0:
+				writer.Do(append([]string{"EVAL", "return redis.pcall(unpack(ARGV))", "0"}, write...)...)
+			default:
+				writer.Do(write...)
+			}
+			for range 4 {
+				read := words(strings.ReplaceAll(pick(
+					"GET K", "STRLEN K", "GETRANGE K 0 1", "TYPE K", "EXISTS K", "MGET K r1 r2", "MGET r1 r2 r3", "HGETALL K", "HGET K f", "HMGET K f g", "HLEN K", "HEXISTS K g", "HVALS K", "LRANGE K 0 -1", "LINDEX K 0",
+					"LLEN K", "SISMEMBER K a", "SCARD K", "ZRANGE K 0 -1 WITHSCORES", "ZSCORE K a", "ZCARD K", "ZRANK K a", "XLEN K", "BITCOUNT K", "GETBIT K 9",
+				), "K", pick(k, key())))
+				want := r.direct.Do(read...)
+				if !through {
+					clustertest.Await(t, fmt.Sprintf("%q as Redis has it", read), func() error {
+						if got := r.front[rng.IntN(2)].Do(read...); got != want {
+							return fmt.Errorf("got %.100q, want %.100q", got, want)
+						}
+						return nil
+					})
+				}
+				for i := range 3 {
+					if got := r.front[i%2].Do(read...); got != want {
+						t.Fatalf("step %d, after %q (through the proxy: %v), %q: got %.100q, want %.100q", step, write, through, read, got, want)
+					}
+				}
+			}
+		}
+		if hits := r.server.Stats().Hits; hits < 200 {
+			t.Errorf("%d hits only: nothing is tested", hits)
+		}
+	})
+}
+
+// What the reads of several clients show of one key never goes back, whichever commands
+// they use and whichever loop they are on, while it is changed around the proxy and
+// invalidations take their time, on each connection another one.
+func TestReadsOfOneKeyNeverGoBack(t *testing.T) {
+	var wire *proxytest.Relay
+	r := startNear(t, keepAll, func(o *proxy.Options) {
+		wire = proxytest.StartRelay(t, o.Topology.Current().Shards[0].Primary.Addr)
+		o.Topology, o.Cache.MaxStaleness = proxytest.Single(wire.Addr), 10*time.Second
+	})
+	r.direct.Do("HSET", "rh", "a", "100000", "b", "100000")
+	r.warm("GET", "rw")
+	wire.Lag(proxytest.Fetch, 10*time.Millisecond)
+	var floor atomic.Int64 // the newest state that a finished read has shown
+	floor.Store(100000)
+	until := time.Now().Add(time.Second)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(1, 2))
+		for n := 100001; time.Now().Before(until); n++ {
+			r.direct.Do("HSET", "rh", "a", fmt.Sprint(n), "b", fmt.Sprint(n))
+			time.Sleep(time.Duration(rng.IntN(30)) * time.Millisecond)
+		}
+	})
+	reads := [][]string{words("HGET rh a"), words("HGET rh b"), words("HMGET rh b a"), words("HGETALL rh"), words("HVALS rh")}
+	for i := range 6 {
+		c := r.dial()
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(i), 3))
+			for time.Now().Before(until) {
+				read := reads[rng.IntN(len(reads))]
+				least := floor.Load()
+				reply := c.Do(read...)
+				fields := strings.Split(strings.TrimSuffix(reply, "\r\n"), "\r\n")
+				got, err := strconv.ParseInt(fields[len(fields)-1], 10, 64)
+				if err != nil || got < least {
+					t.Errorf("%q shows %q, but %d had been seen", read, reply, least)
+					return
+				}
+				for {
+					old := floor.Load()
+					if old >= got || floor.CompareAndSwap(old, got) {
+						break
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if s := r.server.Stats(); s.Hits < s.Misses {
+		t.Errorf("%d hits and %d misses", s.Hits, s.Misses)
+	}
+}
+
+// Two commands on one key are read on one connection, for the clients of all loops: there an
+// invalidation comes before any reply that shows the change, wherever else it is late.
+func TestOneConnectionReadsAKey(t *testing.T) {
+	var mu sync.Mutex
+	value := "1"
+	late := make(map[*proxytest.FakeConn]bool) // which have read the key and not been told of its change
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		reply, told := "", ""
+		switch args[0] {
+		case "HGET":
+			reply = "$1\r\n" + value + "\r\n"
+		case "HGETALL":
+			reply = "%1\r\n$1\r\na\r\n$1\r\n" + value + "\r\n"
+		default:
+			return ""
+		}
+		if late[c] && value == "2" {
+			told = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$2\r\nrh\r\n"
+		}
+		late[c] = value == "1"
+		return told + reply
+	})
+	o := proxytest.Options(t, proxytest.Single(f.Addr))
+	keepAll(&o)
+	o.Cache.MaxStaleness = 10 * time.Second
+	r := &nearRig{t: t}
+	r.server, r.addr = proxytest.Start(t, o)
+	for range 2 {
+		r.front = append(r.front, r.dial())
+	}
+	for i, c := range r.front { // every loop that reads for itself has its connection
+		clustertest.Await(t, "a fetch", func() error {
+			before := r.server.Stats().Hits
+			if c.Do("HGET", "rh", fmt.Sprint(i)); r.server.Stats().Hits == before {
+				return fmt.Errorf("none yet")
+			}
+			return nil
+		})
+	}
+	r.warm("HGET", "rh", "a")
+	mu.Lock()
+	value = "2"
+	mu.Unlock()
+	if got, want := r.front[1].Do("HGETALL", "rh"), "*2\r\n$1\r\na\r\n$1\r\n2\r\n"; got != want {
+		t.Fatalf("HGETALL: got %q, want %q", got, want)
+	}
+	for i, c := range r.front {
+		if got := c.Do("HGET", "rh", "a"); got != "$1\r\n2\r\n" {
+			t.Errorf("client %d: HGET shows %q after HGETALL has shown 2", i, got)
+		}
 	}
 }
