@@ -61,6 +61,7 @@ func TestCluster(t *testing.T) {
 		{"order while slots move", testOrderWhileSlotsMove},
 		{"open migration", testOpenMigration},
 		{"cache and migration", testCacheAndMigration},
+		{"rules", testClusterRules},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onTransports(t, func(t *testing.T, transport netloop.Transport) { tt.run(t, c, c.proxies[transport]) })

@@ -537,8 +537,11 @@ func TestFillIsNoChange(t *testing.T) {
 // TestHitPathDoesNotAllocate drives the running proxy over the wire and counts
 // what the whole process allocates.
 func TestHitPathDoesNotAllocate(t *testing.T) {
-	r := startNear(t)
+	r := startNear(t, keepAll)
 	r.direct.Do("HSET", hashKey, "f", "v", "g", strings.Repeat("w", 200))
+	r.direct.Do("HSET", "rh", "f", "v")
+	r.direct.Do("MSET", "r1", "1", "r2", "2")
+	field, several := r.warm("HGET", "rh", "f"), r.warm("MGET", "r1", "r2")
 	r.direct.Do("SADD", setKey, "m")
 	hash, set := r.warm("HGETALL", hashKey), r.warm("SMEMBERS", setKey)
 	cases := []struct {
@@ -548,6 +551,9 @@ func TestHitPathDoesNotAllocate(t *testing.T) {
 	}{
 		{"cached HGETALL", clustertest.Encode("HGETALL", hashKey), hash},
 		{"cached SMEMBERS", clustertest.Encode("SMEMBERS", setKey), set},
+		{"HGET by a rule", clustertest.Encode("HGET", "rh", "f"), field},
+		{"MGET by a rule", clustertest.Encode("MGET", "r1", "r2"), several},
+		{"SET of a key that a rule names", clustertest.Encode("SET", "r3", "value"), "+OK\r\n"},
 		{"GET", clustertest.Encode("GET", "plain"), "$5\r\nvalue\r\n"},
 		{"SET", clustertest.Encode("SET", "plain", "value"), "+OK\r\n"},
 		{"SET and HGET of a cached key", clustertest.Encode("HSET", hashKey, "f", "v") + clustertest.Encode("HGET", hashKey, "f"), ":0\r\n$1\r\nv\r\n"},

@@ -451,7 +451,9 @@ func TestOneConnectionReadsAKey(t *testing.T) {
 		if late[c] && value == "2" {
 			told = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$2\r\nrh\r\n"
 		}
-		late[c] = value == "1"
+		if args[1] == "rh" {
+			late[c] = value == "1"
+		}
 		return told + reply
 	})
 	o := proxytest.Options(t, proxytest.Single(f.Addr))
@@ -465,7 +467,7 @@ func TestOneConnectionReadsAKey(t *testing.T) {
 	for i, c := range r.front { // every loop that reads for itself has its connection
 		clustertest.Await(t, "a fetch", func() error {
 			before := r.server.Stats().Hits
-			if c.Do("HGET", "rh", fmt.Sprint(i)); r.server.Stats().Hits == before {
+			if c.Do("HGET", fmt.Sprint("r", i), "a"); r.server.Stats().Hits == before {
 				return fmt.Errorf("none yet")
 			}
 			return nil
@@ -483,4 +485,53 @@ func TestOneConnectionReadsAKey(t *testing.T) {
 			t.Errorf("client %d: HGET shows %q after HGETALL has shown 2", i, got)
 		}
 	}
+}
+
+// testClusterRules: keys of all shards, one of which moves; MGET is split where it has to be.
+func testClusterRules(t *testing.T, c *shared, old *proxytest.Discovered) {
+	p := proxytest.StartCluster(t, c.Cluster, func(o *proxy.Options) {
+		keepAll(o)
+		o.Cache.MaxStaleness = maxStaleness
+	})
+	keys := []string{keyOf("r", 0), keyOf("r", 1), keyOf("r", 2)}
+	defer c.moveTo(keys[0], 0)
+	writer := clustertest.Dial(t, old.Addr) // beside the proxy
+	front := []*clustertest.Conn{clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)}
+	reads := [][]string{{"MGET", keys[0], keys[1], keys[2]}, {"MGET", keys[1]}, {"GET", keys[0]}, {"STRLEN", keys[0]}, {"EXISTS", keys[2]}}
+	agree := func(want string) {
+		t.Helper()
+		bulk := bulkOf(want)
+		replies := []string{"*3\r\n" + bulk + bulk + bulk, "*1\r\n" + bulk, bulk, fmt.Sprintf(":%d\r\n", len(want)), ":1\r\n"}
+		for i, read := range reads {
+			for _, conn := range front {
+				clustertest.Await(t, fmt.Sprintf("a hit for %q", read), func() error {
+					before := p.Stats().Hits
+					if got := conn.Do(read...); got != replies[i] {
+						return fmt.Errorf("got %q, want %q", got, replies[i])
+					}
+					if p.Stats().Hits == before {
+						return fmt.Errorf("not from memory")
+					}
+					return nil
+				})
+			}
+		}
+	}
+	write := func(conn *clustertest.Conn, value string) {
+		conn.Do("MSET", keys[0], value, keys[1], value, keys[2], value)
+	}
+	write(writer, "1")
+	agree("1")
+	write(writer, "22")
+	agree("22")
+	write(front[0], "333")
+	for _, conn := range front {
+		if got := conn.Do("MGET", keys[0], keys[2]); got != "*2\r\n$3\r\n333\r\n$3\r\n333\r\n" {
+			t.Errorf("after MSET through the proxy: %q", got)
+		}
+	}
+	c.moveTo(keys[0], 1)
+	agree("333")
+	write(writer, "4444")
+	agree("4444")
 }

@@ -24,6 +24,7 @@ func sample() stats.Snapshot {
 		Counters: stats.Counters{Clients: 3, Hits: 40, Misses: 5, BytesIn: 6},
 		Commands: make([]stats.Command, 3),
 		Nodes:    []stats.Node{{Addr: "10.0.0.1:6379", Calls: 7, Connections: 2}},
+		Rules:    []stats.Rule{{Match: "item:*", Hits: 8, Misses: 9}, {Match: "item:*", Hits: 1}, {Match: "\xff"}},
 	}
 	get := &s.Commands[1]
 	get.Calls, get.Errors = 3, 1
@@ -62,13 +63,18 @@ cosky_proxy_nearcache_entries 11
 # HELP cosky_proxy_nearcache_hits_total Reads answered from the near-cache.
 # TYPE cosky_proxy_nearcache_hits_total counter
 cosky_proxy_nearcache_hits_total 40
+# HELP cosky_proxy_nearcache_rule_hits_total Reads that a rule lets be kept, answered from the near-cache.
+# TYPE cosky_proxy_nearcache_rule_hits_total counter
+cosky_proxy_nearcache_rule_hits_total{match="item:*",rule="1"} 8
+cosky_proxy_nearcache_rule_hits_total{match="item:*",rule="2"} 1
+cosky_proxy_nearcache_rule_hits_total{match="�",rule="3"} 0
 # HELP cosky_proxy_node_commands_total Commands sent to the node.
 # TYPE cosky_proxy_node_commands_total counter
 cosky_proxy_node_commands_total{node="10.0.0.1:6379"} 7
 `
 	if err := testutil.CollectAndCompare(newCollector(options()), strings.NewReader(want),
 		"cosky_proxy_clients", "cosky_proxy_commands_total", "cosky_proxy_command_errors_total",
-		"cosky_proxy_nearcache_entries", "cosky_proxy_nearcache_hits_total", "cosky_proxy_node_commands_total"); err != nil {
+		"cosky_proxy_nearcache_entries", "cosky_proxy_nearcache_hits_total", "cosky_proxy_nearcache_rule_hits_total", "cosky_proxy_node_commands_total"); err != nil {
 		t.Error(err)
 	}
 }

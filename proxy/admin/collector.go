@@ -2,6 +2,8 @@ package admin
 
 import (
 	"runtime"
+	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -33,7 +35,8 @@ func (m metric[S]) collect(ch chan<- prometheus.Metric, s *S, labels ...string) 
 }
 
 // collector turns a snapshot into constant metrics at the time of the scrape. Label
-// values are bounded: command names come from the command table, nodes from the topology.
+// values are bounded: command names come from the command table, nodes from the topology,
+// rules from the configuration.
 type collector struct {
 	// static
 	opts           Options
@@ -43,6 +46,7 @@ type collector struct {
 	commands       []metric[stats.Command]
 	commandLatency *prometheus.Desc
 	nodes          []metric[stats.Node]
+	rules          []metric[stats.Rule]
 	nodeLatency    *prometheus.Desc
 }
 
@@ -108,6 +112,10 @@ func newCollector(opts Options) *collector {
 			counter("node_connections_lost_total", "Connections to the node that broke or were given up.", func(n *N) uint64 { return n.ConnectionsLost }, "node"),
 			gauge("node_connections", "Connections to the node open now.", func(n *N) int64 { return n.Connections }, "node"),
 		},
+		rules: []metric[stats.Rule]{
+			counter("nearcache_rule_hits_total", "Reads that a rule lets be kept, answered from the near-cache.", func(r *stats.Rule) uint64 { return r.Hits }, "rule", "match"),
+			counter("nearcache_rule_misses_total", "Reads that a rule lets be kept, which had to be fetched.", func(r *stats.Rule) uint64 { return r.Misses }, "rule", "match"),
+		},
 		nodeLatency: describe("node_command_duration_seconds", "Time from sending a command to the node to its reply.", "node"),
 	}
 }
@@ -121,6 +129,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	describeAll(ch, c.cache)
 	describeAll(ch, c.commands)
 	describeAll(ch, c.nodes)
+	describeAll(ch, c.rules)
 }
 
 func describeAll[S any](ch chan<- *prometheus.Desc, metrics []metric[S]) {
@@ -158,6 +167,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			m.collect(ch, n, n.Addr)
 		}
 		ch <- histogram(c.nodeLatency, &n.Latency, n.Addr)
+	}
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		for _, m := range c.rules {
+			m.collect(ch, r, strconv.Itoa(i+1), strings.ToValidUTF8(r.Match, "\uFFFD"))
+		}
 	}
 }
 
