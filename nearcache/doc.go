@@ -28,11 +28,26 @@
 //	a key is to be fetched                        StartFetch    remembers the words
 //	the fetched reply has arrived                 Fill          fills++ and a way; or lost: nothing
 //
+// A Question names a key, a command and its arguments: an entry is the reply to one. It
+// lives and dies with the stripe of its key. Its way is in the directory of its home:
+// the key's stripe when the key's whole value was asked for, else a stripe by the
+// hash of the whole question, so that many fields of one hash can be cached and
+// fetched at the same time.
+//
 // An Entry carries the words its fetch remembered. It is valid while epoch and
 // pending of each of its stripes still equal them, its way in the directory of its
-// key's stripe still names it, its leases are alive and its time is not over. All
+// home still names it, its leases are alive and its time is not over. All
 // of these are looked at on each hit; nothing has to be found and deleted to make
 // an entry void. Bump and its kin cost one atomic add.
+//
+// # Several questions about one key
+//
+// The directory orders the answers to one question. An answer to another question about the
+// same key may show a newer state, too, when a change around the proxy is announced
+// late, and nothing here would void the older entry. So the caller owes that all
+// fetches of one key travel on one connection, whose invalidations come in order with its
+// replies: what makes the older entry void was then read, and handed to Push, before
+// the newer reply. Where there are no invalidations (a bare time to live) nobody gives this order.
 //
 // # Hot keys
 //

@@ -142,6 +142,17 @@ func (f *Fetch) Advance(s Stripe, before, after Word) {
 //     write its way before A does, whose entry would be valid after v2 was delivered.
 //  3. The word is busy, so B has lost: nobody has seen v2 when A's entry becomes valid.
 //
+// Two questions about one key, whose entries have different homes.
+//  1. A fills HGET k f (home h1). The key changes around the proxy.
+//  2. HGETALL k is fetched. One connection reads k for all loops: the push about the
+//     change was read there first, and voided the entry of h1. Fills of different
+//     homes need no order between them; each looks at the key's word after its claim.
+//
+// A key changes between the claim of a home and the look at the key's word.
+//  1. A wins the word of h1 (fills 1, busy). The invalidation arrives: the key's epoch is 6.
+//  2. A looks at the key's word, loses, and gives the home back without an entry. Had the
+//     invalidation come after the look, A's entry would carry epoch 5, void from the start.
+//
 // An uncached reply reveals a newer state.
 //  1. A bypassing read returns v2 of a change around the proxy; the invalidation is
 //     delayed.

@@ -19,8 +19,9 @@
 // clients), scripts (scripts.go), INFO (info.go), commands split or sent to every shard
 // (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
 // backend's state are followed up in redirect.go. Which commands there are the backend
-// says (vocabulary.go, inquiry.go). The near-cache is used in cached.go; events.go
-// feeds it from CoSky's Pub/Sub.
+// says (vocabulary.go, inquiry.go). The near-cache is used in cached.go: what can be kept
+// (reads.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go);
+// events.go feeds it from CoSky's Pub/Sub.
 //
 // # Lanes and pins
 //
