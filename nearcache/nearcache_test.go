@@ -319,6 +319,91 @@ func TestAFullDirectory(t *testing.T) {
 	}
 }
 
+// Parts of one key's value are fetched, kept and found side by side, and all end with the key.
+func TestPartsOfAValue(t *testing.T) {
+	c := newModelCache(t, Options{})
+	const n = 100
+	questions, fetches, entries := make([]Question, n+1), make([]Fetch, n+1), make([]*Entry, n+1)
+	for i := range questions {
+		q := c.Ask(0, smembers, []byte("k"), AppendRest(nil, [][]byte{fmt.Append(nil, i)}))
+		if i == n {
+			q = *ask(c, "k") // the whole
+		}
+		questions[i] = q.Clone()
+		if !c.StartFetch(&fetches[i], &questions[i]) {
+			t.Fatal("cannot start")
+		}
+	}
+	valid := func() (n int) {
+		for i := range questions {
+			if c.NewReader().Get(&questions[i], 1) == entries[i] && entries[i] != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range questions {
+		var err error
+		if entries[i], err = NewEntry(&questions[i], Map, []byte(value(fmt.Sprint(i))), forever); err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && !fetches[i].Current(c) || !c.Fill(&fetches[i], entries[i]) {
+			t.Fatalf("the fill of part %d is lost", i)
+		}
+	}
+	if got := valid(); got < n-3 { // some may share a home with seven others
+		t.Errorf("%d of %d parts can be found", got, n+1)
+	}
+	for i := range questions {
+		c.StartFetch(&fetches[i], &questions[i])
+	}
+	c.Bump(c.stripe("k"))
+	if got := valid(); got != 0 {
+		t.Errorf("%d parts have outlived a change of their key", got)
+	}
+	for i := range questions {
+		if fetches[i].Current(c) || c.Fill(&fetches[i], entries[i]) {
+			t.Errorf("fetch %d of before the change is not lost", i)
+		}
+	}
+}
+
+// Of two fetches of one part the first that arrives wins.
+func TestTwoFetchesOfAPart(t *testing.T) {
+	c := newModelCache(t, Options{})
+	q := c.Ask(0, smembers, []byte("k"), AppendRest(nil, nil))
+	var a, b Fetch
+	c.StartFetch(&a, &q)
+	c.StartFetch(&b, &q)
+	e, _ := NewEntry(&q, Map, []byte(value("x")), forever)
+	o, _ := NewEntry(&q, Map, []byte(value("y")), forever)
+	if !c.Fill(&b, o) || a.Current(c) || c.Fill(&a, e) {
+		t.Error("an older fetch is joined, or takes the place of a newer one")
+	}
+	var f Fetch
+	c.StartFetch(&f, &q)
+	if !c.Fill(&f, e) || o.valid(c, 1) || !e.valid(c, 1) {
+		t.Error("a later fill does not take the place of the older one")
+	}
+}
+
+// Different arguments make different questions.
+func TestAppendRest(t *testing.T) {
+	seen := make(map[string][]string)
+	long := strings.Repeat("x", 200)
+	for _, args := range [][]string{{}, {""}, {"", ""}, {"a"}, {"a", "b"}, {"ab"}, {"a\x81b"}, {long}, {long, "a"}, {long + "\x81a"}} {
+		var b [][]byte
+		for _, a := range args {
+			b = append(b, []byte(a))
+		}
+		rest := string(AppendRest(nil, b))
+		if other, twice := seen[rest]; rest == "" || twice {
+			t.Errorf("%q and %q are the same", args, other)
+		}
+		seen[rest] = args
+	}
+}
+
 func TestIdentityIsKeyDatabaseAndKind(t *testing.T) {
 	c := newModelCache(t, Options{})
 	put(t, c, "k", "x")

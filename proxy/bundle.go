@@ -47,7 +47,7 @@ func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
 	keys := args[1:]
 	if s.fetching > 0 { // see cachedRead
 		for _, key := range keys {
-			q := l.cache.Ask(s.db, nearcache.Kind(get.ID), key, nil)
+			q, _ := l.askPart(s.db, cmd, get, key)
 			if l.fetches[keyOf(&q)] != nil {
 				return !s.drain()
 			}
@@ -57,7 +57,7 @@ func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l.parts = l.parts[:0]
 	missing := 0
 	for _, key := range keys {
-		q := l.cache.Ask(s.db, nearcache.Kind(get.ID), key, nil)
+		q, _ := l.askPart(s.db, cmd, get, key)
 		e := l.reader.Get(&q, now)
 		if e == nil {
 			missing++
@@ -101,6 +101,15 @@ func (s *session) bundles(cmd *command.Command, args [][]byte) bool {
 	return l.guard == nil || l.guard.vouches(s, cmd, args)
 }
 
+// askPart makes the question of one key, which is that of GET unless another rule holds for that.
+func (l *loop) askPart(db int32, mget, get *command.Command, key []byte) (nearcache.Question, policy) {
+	kind, p := get.ID, l.policyOf(mgetBit, key)
+	if o := l.policyOf(l.reads[get.ID].bit, key); o.keeps && o.rule != p.rule {
+		kind = mget.ID
+	}
+	return l.cache.Ask(db, nearcache.Kind(kind), key, nil), p
+}
+
 // together reports whether all parts are valid at the same time.
 func (l *loop) together(parts []*nearcache.Entry) bool {
 	now := l.now()
@@ -142,13 +151,13 @@ func (b *bundle) fetch(l *loop) {
 		if e := b.parts[i]; e != nil && l.cache.Valid(e, now) {
 			continue
 		}
-		q := l.cache.Ask(b.parent.db, nearcache.Kind(b.get.ID), key, nil)
+		q, p := l.askPart(b.parent.db, b.parent.cmd, b.get, key)
 		if b.parts[i] = l.reader.Get(&q, now); b.parts[i] != nil {
 			continue
 		}
 		l.enc = resp.AppendArray(l.enc[:0], 2)
 		l.enc = resp.AppendBulk(resp.AppendBulkString(l.enc, "GET"), key)
-		f := l.fetchOf(&fetch{question: q, read: l.reads[b.get.ID], policy: l.policyOf(mgetBit, key), raw: l.enc})
+		f := l.fetchOf(&fetch{question: q, read: l.reads[b.get.ID], policy: p, raw: l.enc})
 		if f == nil {
 			b.refused = true
 			break

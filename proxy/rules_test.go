@@ -264,6 +264,23 @@ func bareRules(ttl time.Duration) func(*proxy.Options) {
 	}
 }
 
+// What a weaker rule keeps for MGET is not what GET is answered.
+func TestGETDoesNotGetWhatIsKeptForMGET(t *testing.T) {
+	r := startNear(t, func(o *proxy.Options) {
+		o.Cache.Rules = []proxy.Rule{
+			{Match: "r*", Commands: []string{"mget"}, TTL: time.Minute, MaxValue: 100, Bare: true},
+			{Match: "r*", Commands: []string{"get"}, TTL: time.Minute, MaxValue: 100},
+		}
+	})
+	r.direct.Do("SET", "rs", "1")
+	r.warm("MGET", "rs")
+	before := r.server.Stats().Rules[1].Misses
+	r.warm("GET", "rs")
+	if r.server.Stats().Rules[1].Misses == before {
+		t.Error("GET was answered without a fetch of its own")
+	}
+}
+
 // Without tracking, what is written through the proxy is seen at once, the rest when the TTL is over.
 func TestBareTTL(t *testing.T) {
 	r := startNear(t, bareRules(time.Minute))
