@@ -91,7 +91,12 @@ func (e *Entry) valid(c *Cache, now int64) bool {
 		return false
 	}
 	key := &e.deps[0]
-	if (c.lines[e.home].ways[e.way].Load()^e.id)&c.rules.way != 0 || (Word(c.lines[key.stripe].word.Load())^key.word)&c.rules.hit != 0 {
+	l := &c.lines[key.stripe]
+	home := l
+	if e.home != key.stripe {
+		home = &c.lines[e.home]
+	}
+	if (home.ways[e.way].Load()^e.id)&c.rules.way != 0 || (Word(l.word.Load())^key.word)&c.rules.hit != 0 {
 		return false
 	}
 	for i := 1; i < int(e.n); i++ {
@@ -128,5 +133,6 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 // answers reports whether the entry is the reply to this very question: a hash only
 // says where to look.
 func (e *Entry) answers(q *Question) bool {
-	return e.kind == q.Kind && e.db == q.DB && string(e.key) == string(q.Key) && string(e.rest) == string(q.Rest)
+	return e.kind == q.Kind && e.db == q.DB && string(e.key) == string(q.Key) &&
+		len(e.rest) == len(q.Rest) && (len(q.Rest) == 0 || string(e.rest) == string(q.Rest))
 }
