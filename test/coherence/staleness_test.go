@@ -32,14 +32,14 @@ type prober struct {
 	// static
 	rig    *rig
 	key    string
-	writer redis.UniversalClient
 	direct redis.UniversalClient
 	cosky  func(v int) bool // whether version v is written, and announced, as CoSky does
 
-	gate    sync.Mutex   // held by each write
-	version int          // guarded by gate
-	newest  atomic.Int64 // acknowledged by Redis
-	seen    atomic.Int64 // newest that any reader has been answered
+	gate    sync.Mutex            // held by each write
+	version int                   // guarded by gate
+	writer  redis.UniversalClient // guarded by gate
+	newest  atomic.Int64          // acknowledged by Redis
+	seen    atomic.Int64          // newest that any reader has been answered
 
 	// guarded by mu
 	mu    sync.Mutex
@@ -63,15 +63,12 @@ func newProber(r *rig) *prober {
 	if r.cluster != nil {
 		addrs = r.cluster.Addrs()
 	}
-	connect := func() redis.UniversalClient {
-		c := redis.NewUniversalClient(&redis.UniversalOptions{
-			Addrs: addrs, IsClusterMode: r.cluster != nil, MaxRetries: -1, MaxRedirects: 3, DisableIdentity: true,
-			DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
-		})
-		r.t.Cleanup(func() { c.Close() })
-		return c
-	}
-	p.writer, p.direct = connect(), connect()
+	p.direct = redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: addrs, IsClusterMode: r.cluster != nil, MaxRetries: -1, MaxRedirects: 3, DisableIdentity: true,
+		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+	})
+	r.t.Cleanup(func() { p.direct.Close() })
+	p.writer = p.direct
 	return p
 }
 
@@ -298,7 +295,23 @@ var clusterFaults = []fault{
 		p.rig.cluster.MoveSlot(p.rig.cluster.SlotOf(namespace), from)
 	}),
 	onWire("kill -9 of the master", func(_ *proxytest.Relay, p *prober) { p.rig.crash(p.hold) }),
-	onWire("master frozen until a replica has taken over", func(_ *proxytest.Relay, p *prober) { p.rig.depose(p.hold) }),
+	onWire("master frozen until a replica has taken over", func(_ *proxytest.Relay, p *prober) { p.depose() }),
+}
+
+// depose freezes the master. What is sent to it meanwhile it executes when it thaws, and then
+// forgets, so writes go to its replica as soon as that has taken over, and nowhere before.
+func (p *prober) depose() {
+	heir := p.rig.cluster.ReplicasOf(p.rig.owner())[0]
+	p.rig.depose(func() (release func()) {
+		p.gate.Lock()
+		return func() {
+			p.rig.awaitMaster(heir)
+			p.writer = heir.Client()
+			p.gate.Unlock()
+		}
+	})
+	defer p.hold()()
+	p.writer = p.direct
 }
 
 // hold keeps the writer from writing until release.
