@@ -106,7 +106,7 @@ const (
 )
 
 func newHunt(t *testing.T, front string) *hunt {
-	h := &hunt{t: t, front: front, slots: 4, spans: map[*span]bool{}, failed: map[string]int{}}
+	h := &hunt{t: t, front: front, slots: len(kinds), spans: map[*span]bool{}, failed: map[string]int{}}
 	h.slot = make([]*register, h.slots)
 	return h
 }
@@ -353,7 +353,7 @@ func (h *hunt) expire(c *client, r *register, id int) {
 	h.mu.Unlock()
 	o, err := h.do(c, r, id, expire, 0)
 	for err == nil && o.n >= 0 {
-		if o, err = h.do(c, r, id, pttl, 0); err == nil && o.n >= 0 {
+		if o, err = h.do(c, r, id, lives, 0); err == nil && o.n >= 0 {
 			time.Sleep(time.Millisecond)
 		}
 	}

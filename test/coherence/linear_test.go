@@ -223,14 +223,19 @@ func (r *rig) succeed(hold func() (release func()), out, back func(owner *cluste
 	r.replicated(owner)
 	out(owner)
 	release()
+	r.awaitMaster(heir)
+	time.Sleep(2 * staleness)
+	back(owner)
+	r.cluster.AwaitOK()
+	rest()
+}
+
+func (r *rig) awaitMaster(heir *clustertest.Redis) {
+	r.t.Helper()
 	clustertest.Await(r.t, "the replica to take over", func() error {
 		if role := heir.InfoField("replication", "role"); role != "master" {
 			return fmt.Errorf("it is a %s", role)
 		}
 		return nil
 	})
-	time.Sleep(2 * staleness)
-	back(owner)
-	r.cluster.AwaitOK()
-	rest()
 }

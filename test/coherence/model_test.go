@@ -3,6 +3,7 @@ package coherence
 import (
 	"fmt"
 	"math/bits"
+	"strconv"
 
 	"github.com/anishathalye/porcupine"
 )
@@ -10,7 +11,7 @@ import (
 // state is what one key holds, as far as the operations of this package can tell. Keys keep their
 // type; the parts of other types are zero. The zero state is an absent key.
 type state struct {
-	data   int    // hash: the value of the field "data"; string: the value
+	data   int    // hash: the value of the field "data"; string: the value; sorted set: the score
 	fields int    // hash: how many fields there are
 	set    uint64 // set: its members
 	ttl    bool
@@ -131,7 +132,7 @@ func (s state) String() string {
 	case s.fields > 0:
 		text = fmt.Sprintf("hash %d, %d fields", s.data, s.fields)
 	case s.data != 0:
-		text = fmt.Sprintf("string %d", s.data)
+		text = fmt.Sprintf("value %d", s.data)
 	}
 	if s.ttl {
 		text += ", ttl"
@@ -232,7 +233,7 @@ func stepExpired(s state, _ int, _ output) (state, bool) {
 	return s, true
 }
 
-func stepTTL(s state, _ int, o output) (state, bool) {
+func stepLives(s state, _ int, o output) (state, bool) {
 	switch {
 	case s.absent():
 		return s, o.n == -2
@@ -290,6 +291,19 @@ func stepSet(s state, v int, _ output) (state, bool) {
 	s = s.gone()
 	s.data = v
 	return s, true
+}
+
+func stepDigits(s state, _ int, o output) (state, bool) {
+	if s.absent() {
+		return s, o.n == 0
+	}
+	return s, o.n == len(strconv.Itoa(s.data))
+}
+
+func stepZAdd(s state, v int, o output) (state, bool) {
+	ok := o.says(b2i(s.absent()))
+	s.data = v
+	return s, ok
 }
 
 func bit(v int) uint64 { return 1 << (v % 64) }

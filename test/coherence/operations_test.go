@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"cosky-proxy/lua"
+	"cosky-proxy/proxy"
 )
 
 // client is one connection.
@@ -79,19 +81,53 @@ var kinds = []*kind{
 	},
 	{
 		name: "string", key: namespace + ":str:%s",
-		reads: []*operation{{name: "GET", args: onKey("GET"), parse: parseNumber, step: stepData}},
-		other: []*operation{exists},
+		reads: []*operation{
+			{name: "GET", args: onKey("GET"), parse: parseNumber, step: stepData},
+			{name: "MGET", args: onKey("MGET"), parse: parseFirst, step: stepData},
+			{name: "STRLEN", args: onKey("STRLEN"), parse: parseNumber, step: stepDigits},
+		},
+		other: []*operation{exists, {name: "GETRANGE", args: onKey("GETRANGE", 0, -1), parse: parseNumber, step: stepData}},
 		write: append([]*operation{
-			{name: "SET", way: writes, args: func(key string, v int) []any { return []any{"SET", key, v} }, parse: parseOK, step: stepSet},
+			{name: "SET", way: writes, args: stringPut, parse: parseOK, step: stepSet},
 			del, expireNow, scripted(stringPut, parseOK, stepSet),
 		}, puts(stringPut, stepSet)...),
 	},
+	{
+		// One member; its score is the value. Replies differ between the protocol's versions.
+		name: "sorted set", key: namespace + ":zset:%s",
+		reads: []*operation{
+			{name: "ZRANGE", args: onKey("ZRANGE", 0, -1, "WITHSCORES"), parse: parseScores, step: stepData},
+			{name: "ZSCORE", args: onKey("ZSCORE", "m"), parse: parseNumber, step: stepData},
+		},
+		other: []*operation{exists, {name: "ZCARD", args: onKey("ZCARD"), parse: parseNumber, step: stepPresent}},
+		write: append([]*operation{
+			{name: "ZADD", way: writes, args: zsetPut, parse: parseNumber, step: stepZAdd},
+			{name: "ZREM", way: writes, args: onKey("ZREM", "m"), parse: parseNumber, step: stepDel},
+			del, expireNow, scripted(zsetPut, parseNumber, stepZAdd),
+		}, puts(zsetPut, stepSet)...),
+	},
+}
+
+// rules make the proxy keep what CoSky's own keys do not stand for.
+func rules(mode proxy.Invalidation) (all []proxy.Rule) {
+	for _, r := range []proxy.Rule{
+		{Match: namespace + ":str:*", Commands: []string{"get", "mget", "strlen"}},
+		{Match: namespace + ":zset:*", Commands: []string{"zrange", "zscore", "zcard", "exists"}},
+		{Match: namespace + ":svc_itc_idx:*", Commands: []string{"scard"}},
+	} {
+		r.TTL, r.MaxValue = time.Minute, 1<<20
+		if mode == proxy.InvalidationPubSub { // nobody but the proxy tells of changes
+			r.TTL, r.Bare = staleness, true
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // Operations on keys of every type.
 var (
 	exists    = &operation{name: "EXISTS", args: onKey("EXISTS"), parse: parseNumber, step: stepPresent}
-	pttl      = &operation{name: "PTTL", args: onKey("PTTL"), parse: parseNumber, step: stepTTL}
+	lives     = &operation{name: "PEXPIRETIME", args: onKey("PEXPIRETIME"), parse: parseNumber, step: stepLives}
 	del       = &operation{name: "DEL", way: writes, args: onKey("DEL"), parse: parseNumber, step: stepDel}
 	expireNow = &operation{name: "EXPIRE at once", way: writes, args: onKey("EXPIRE", 0), parse: parseNumber, step: stepDel}
 	expire    = &operation{name: "PEXPIRE", way: writes, args: onKey("PEXPIRE", 3), parse: parseNumber, step: stepExpire}
@@ -110,6 +146,7 @@ type put func(key string, v int) []any
 func hashPut(key string, v int) []any   { return []any{"HSET", key, "data", v} }
 func setPut(key string, v int) []any    { return []any{"SADD", key, member(v)} }
 func stringPut(key string, v int) []any { return []any{"SET", key, v} }
+func zsetPut(key string, v int) []any   { return []any{"ZADD", key, v, "m"} }
 
 // putScript replaces the key by what the command in ARGV makes of it. While a slot moves, Redis may
 // end it in the middle: the key that it has deleted is the other node's.
@@ -243,9 +280,36 @@ func parseNumber(reply any) (output, error) {
 		return output{}, nil
 	case int64:
 		return output{n: int(x)}, nil
+	case float64:
+		return output{n: int(x)}, nil
 	case string:
+		if x == "" {
+			return output{}, nil
+		}
 		n, err := strconv.Atoi(x)
 		return output{n: n}, err
+	}
+	return output{}, fmt.Errorf("%w: %v", errReply, reply)
+}
+
+// parseFirst reads the number that is an array's only element.
+func parseFirst(reply any) (output, error) {
+	if x, ok := reply.([]any); ok && len(x) == 1 {
+		return parseNumber(x[0])
+	}
+	return output{}, fmt.Errorf("%w: %v", errReply, reply)
+}
+
+// parseScores reads a score, which follows its member flat or in a pair.
+func parseScores(reply any) (output, error) {
+	switch x, ok := reply.([]any); {
+	case !ok:
+	case len(x) == 0:
+		return output{}, nil
+	case len(x) == 1:
+		return parseScores(x[0])
+	case len(x) == 2 && x[0] == "m":
+		return parseNumber(x[1])
 	}
 	return output{}, fmt.Errorf("%w: %v", errReply, reply)
 }

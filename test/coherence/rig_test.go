@@ -38,6 +38,7 @@ var durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
 func options(mode proxy.Invalidation) func(*proxy.Options) {
 	return func(o *proxy.Options) {
 		o.Cache.Invalidation, o.Cache.MaxStaleness, o.Cache.PubSubTTL = mode, staleness, staleness
+		o.Cache.Rules = rules(mode)
 	}
 }
 
