@@ -2,6 +2,7 @@ package admin
 
 import (
 	"runtime"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -33,7 +34,8 @@ func (m metric[S]) collect(ch chan<- prometheus.Metric, s *S, labels ...string) 
 }
 
 // collector turns a snapshot into constant metrics at the time of the scrape. Label
-// values are bounded: command names come from the command table, nodes from the topology.
+// values are bounded: command names come from the command table, nodes from the topology, and of
+// keys only the hottest few are shown.
 type collector struct {
 	// static
 	opts           Options
@@ -44,6 +46,7 @@ type collector struct {
 	commandLatency *prometheus.Desc
 	nodes          []metric[stats.Node]
 	nodeLatency    *prometheus.Desc
+	hotKeys        metric[stats.HotKey]
 }
 
 func newCollector(opts Options) *collector {
@@ -109,6 +112,7 @@ func newCollector(opts Options) *collector {
 			gauge("node_connections", "Connections to the node open now.", func(n *N) int64 { return n.Connections }, "node"),
 		},
 		nodeLatency: describe("node_command_duration_seconds", "Time from sending a command to the node to its reply.", "node"),
+		hotKeys:     newHotKeyMetric(),
 	}
 }
 
@@ -117,6 +121,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.build
 	ch <- c.commandLatency
 	ch <- c.nodeLatency
+	ch <- c.hotKeys.desc
 	describeAll(ch, c.totals)
 	describeAll(ch, c.cache)
 	describeAll(ch, c.commands)
@@ -158,6 +163,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			m.collect(ch, n, n.Addr)
 		}
 		ch <- histogram(c.nodeLatency, &n.Latency, n.Addr)
+	}
+	for _, k := range c.opts.HotKeys(shownHotKeys) {
+		c.hotKeys.collect(ch, &k, printable(k.Key), strconv.Itoa(k.DB))
 	}
 }
 
