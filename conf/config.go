@@ -89,6 +89,17 @@ type NearCache struct {
 	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
 	Stripes      int           // epoch counters; a power of two
 	Rules        []CacheRule   // what is cached besides CoSky's keys
+	Hot          Hot
+}
+
+// Hot says which reads are counted, and which keys are cached because they are read most.
+type Hot struct {
+	Sample   int           // one read in so many is counted; 0: none
+	Interval time.Duration // older counts weigh half, and keys are chosen anew
+	Keys     int           // keys chosen by their reads
+	MinReads int           // reads per second that a chosen key must have
+	Pinned   []string      // keys that are always cached
+	Commands []string      // whose replies are cached, in lower case; none: all of CacheableCommands
 }
 
 // Scripts bounds the scripts remembered to heal NOSCRIPT.
@@ -157,6 +168,12 @@ func Default() *Config {
 			TTL:          60 * time.Second,
 			PubSubTTL:    time.Second,
 			Stripes:      65536,
+			Hot: Hot{
+				Sample:   16,
+				Interval: 10 * time.Second,
+				Keys:     20,
+				MinReads: 100,
+			},
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
 		PubSub:  PubSub{OnLoss: "resubscribe", ResubscribeTimeout: 10 * time.Second},

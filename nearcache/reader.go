@@ -55,10 +55,22 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 		r.drop(s)
 	}
 	e := r.c.store.get(q.id)
-	if e == nil || !e.answers(q) || !e.valid(r.c, now) {
+	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
 		return nil
 	}
 	r.keep(s, e)
+	return e
+}
+
+// Peek returns what Get would, and changes nothing.
+func (r *Reader) Peek(q *Question, now int64) *Entry {
+	e := r.front[q.id>>(64-frontBits)].entry
+	if e == nil || !e.answers(q) {
+		e = r.c.store.get(q.id)
+	}
+	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
+		return nil
+	}
 	return e
 }
 

@@ -94,11 +94,13 @@ func newHandlers(o *Options, t *command.Table) []handler {
 
 	if o.Cache.Cache != nil {
 		set((*session).cachedRead, "hgetall", "smembers")
+		kept := o.hotCommands()
 		for i := range o.Cache.Rules {
-			set((*session).cachedRead, o.Cache.Rules[i].Commands...)
-			if slices.Contains(o.Cache.Rules[i].Commands, "mget") {
-				set((*session).mget, "mget")
-			}
+			kept = append(kept[:len(kept):len(kept)], o.Cache.Rules[i].Commands...)
+		}
+		set((*session).cachedRead, kept...)
+		if slices.Contains(kept, "mget") {
+			set((*session).mget, "mget")
 		}
 	}
 
@@ -116,11 +118,12 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	if o.Auth.Mode == AuthProxy {
 		setACLHandlers(set)
 	}
+	setOwnHandlers(t, set)
 	if o.Backend.Mode == cluster.Embedded {
 		setAll((*session).command, "command")
 		setAll((*session).embeddedConfig, "config")
 		for _, cmd := range t.All() {
-			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "cluster" {
+			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "cluster" && !cmd.Own {
 				hs[cmd.ID] = (*session).help
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/heat"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
@@ -72,9 +73,12 @@ type loop struct {
 	parts        []*nearcache.Entry // scratch of mget
 	effect       effectScratch
 	scriptEffect lua.Effect
+	hot          *hotSet // nil: no key is
+	hotEpoch     uint32  // bumped when keys become hot
 
 	scripts scriptView
 	hub     hub
+	heat    *heat.Sketch // of the keys that clients read; nil: nobody counts
 }
 
 func newLoop(srv *Server, id int) (*loop, error) {
@@ -96,13 +100,16 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		fetches:  make(fetches),
 		stats:    stats.NewLoop(0),
 	}
-	l.stats.Rules = srv.keeps.newCounters()
+	l.stats.Rules = srv.newRuleCounters()
 	l.learn(srv.commands.Load())
 	l.topo = cluster.Unknown(srv.opts.Backend.Mode)
 	l.limits = srv.opts.Clients.limits()
 	l.guard = l.newGuard()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)
+	if h := &srv.opts.Hot; h.Sample > 0 {
+		l.heat = heat.New(h.Sample, int64(h.Interval), nl.Now())
+	}
 	if l.cache != nil {
 		l.reader = l.cache.NewReader()
 	}
@@ -119,6 +126,9 @@ func (l *loop) start() {
 		l.adopt(t)
 	}
 	l.nl.AfterFunc(tickInterval, l.tick)
+	if l.id == 0 {
+		l.srv.keepHot(l)
+	}
 }
 
 func (l *loop) tick() {
@@ -147,6 +157,9 @@ func (l *loop) tick() {
 				l.srv.down.Add(-1)
 			}
 		}
+	}
+	if l.heat != nil {
+		l.heat.Tick(now)
 	}
 	l.budget()
 	l.reapIdle(now)
@@ -245,6 +258,9 @@ func (l *loop) settle(r *request) {
 		if r.sess != nil {
 			r.sess.everyKey--
 		}
+	}
+	if r.hotEpoch != l.hotEpoch {
+		l.settleStraggler(r)
 	}
 	if len(r.touches) == 0 {
 		return

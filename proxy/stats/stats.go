@@ -213,3 +213,12 @@ func (n *Node) add(o *Node) {
 	n.Connections += o.Connections
 	n.Latency.add(&o.Latency)
 }
+
+// HotKey is how much a key is read.
+type HotKey struct {
+	Key     string  // any bytes
+	DB      int     // database
+	Command string  // that read it last, in lower case
+	Reads   float64 // per second at present, at least
+	Cached  string  // why replies to that command are kept: "cosky", "rule", "hot"; "no" if they are not
+}
