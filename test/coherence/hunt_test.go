@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/lua"
 )
 
 func sha1Of(text string) string {
@@ -226,6 +227,11 @@ func (h *hunt) start(n int) {
 	if err := c.Do(c.ctx, "FUNCTION", "LOAD", "REPLACE", putFunction).Err(); err != nil {
 		h.t.Fatalf("cannot load a function: %v", err)
 	}
+	for _, script := range lua.All() {
+		if err := c.ScriptLoad(c.ctx, script.Text).Err(); err != nil {
+			h.t.Fatalf("cannot load %s: %v", script.Name, err)
+		}
+	}
 	for i := range n {
 		h.workers.Go(func() { h.work(i, rand.New(rand.NewPCG(uint64(i), 7))) })
 	}
@@ -242,7 +248,7 @@ func (h *hunt) work(id int, rng *rand.Rand) {
 		r := h.acquire(rng.IntN(h.slots))
 		switch p := rng.IntN(100); {
 		case p < 70:
-			h.do(c, r, id, pick(rng, r.kind.reads), 0)
+			h.read(c, r, id, pick(rng, r.kind.reads), rng.IntN(1<<20))
 		case p < 77:
 			h.do(c, r, id, pick(rng, r.kind.other), rng.IntN(1<<20))
 		case p < 86:
@@ -265,6 +271,18 @@ func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] 
 
 // value is one that no other operation writes.
 func (h *hunt) value() int { return int(h.values.Add(1)) }
+
+func (h *hunt) read(c *client, r *register, id int, op *operation, v int) {
+	if op.way&notices == 0 {
+		h.do(c, r, id, op, v)
+		return
+	}
+	h.gate.RLock()
+	defer h.gate.RUnlock()
+	if !h.cautious.Load() {
+		h.do(c, r, id, op, v)
+	}
+}
 
 func (h *hunt) write(c *client, r *register, id int, op *operation) {
 	h.gate.RLock()
@@ -298,10 +316,11 @@ func (h *hunt) pipeline(c *client, r *register, id int, rng *rand.Rand) {
 	h.gate.RLock()
 	defer h.gate.RUnlock()
 	var chain []*operation
+	reads, writes := h.single(r.kind.reads), h.single(r.kind.write)
 	for range 2 + rng.IntN(3) {
-		op := pick(rng, r.kind.reads)
-		if rng.IntN(2) == 0 {
-			op = pick(rng, h.single(r.kind))
+		op := pick(rng, writes)
+		if rng.IntN(2) == 0 && len(reads) > 0 {
+			op = pick(rng, reads)
 		}
 		chain = append(chain, op)
 	}
@@ -334,26 +353,28 @@ func (h *hunt) pipeline(c *client, r *register, id int, rng *rand.Rand) {
 	}
 }
 
-// single is what one command can write.
-func (h *hunt) single(k *kind) (ops []*operation) {
-	for _, op := range k.write {
-		if op.args != nil && (op.way&opaque == 0 || !h.cautious.Load()) {
-			ops = append(ops, op)
+// single are those of ops that are one command, and safe at present.
+func (h *hunt) single(ops []*operation) (few []*operation) {
+	for _, op := range ops {
+		if op.args != nil && (op.way&(opaque|notices) == 0 || !h.cautious.Load()) {
+			few = append(few, op)
 		}
 	}
-	return ops
+	return few
 }
 
 // expire gives the key a few milliseconds to live, and waits until it has lived.
 func (h *hunt) expire(c *client, r *register, id int) {
 	h.gate.RLock()
 	defer h.gate.RUnlock()
-	h.mu.Lock()
-	over := r.begin(record{in: input{op: expired}, began: h.clock.Add(1), client: id})
-	h.mu.Unlock()
-	o, err := h.do(c, r, id, expire, 0)
+	d, v := r.kind.dies, h.value()
+	if d == nil {
+		d = ofKey
+	}
+	over := h.begin(r, id, input{op: d.end, v: v})
+	o, err := h.do(c, r, id, d.begin, v)
 	for err == nil && o.n >= 0 {
-		if o, err = h.do(c, r, id, lives, 0); err == nil && o.n >= 0 {
+		if o, err = h.do(c, r, id, d.look, v); err == nil && o.n >= 0 {
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -20,6 +20,9 @@ type state struct {
 	version int
 	present int
 
+	// service: its instances, indexed or not, and the set of those that are
+	inst [instances]instance
+
 	// done is how much of its present pipeline each client has executed: pipelined commands
 	// overlap in time, and yet one comes after the other.
 	done [maxWorkers]uint8
@@ -27,10 +30,43 @@ type state struct {
 
 const maxWorkers = 16
 
+// instances is how many a service can have.
+const instances = 4
+
+// instance is what scripts show of one.
+type instance struct {
+	v    int   // a field of its metadata; 0: there is no such instance
+	life uint8 // which of its lives it was given last
+}
+
+// lives are the times to live, in seconds, that instances are given: so far apart that the second
+// at which one expires tells which it was.
+var lives = [...]int{fixed: -1, 1: 100, 2: 2000, 3: 40000}
+
+const (
+	fixed = 0 // for ever
+	dying = 4 // for some milliseconds
+)
+
+// lifeOf is the life of which some seconds are left.
+func lifeOf(left int) uint8 {
+	switch {
+	case left < 50:
+		return dying
+	case left < 1000:
+		return 1
+	case left < 20000:
+		return 2
+	}
+	return 3
+}
+
 func (s state) absent() bool { return s.data == 0 && s.fields == 0 && s.set == 0 }
 
 // gone is the state without the key.
-func (s state) gone() state { return state{done: s.done, version: s.version, present: s.present} }
+func (s state) gone() state {
+	return state{done: s.done, version: s.version, present: s.present, inst: s.inst}
+}
 
 // wiped is the state when nothing is left at all.
 func (s state) wiped() state { return state{done: s.done} }
@@ -92,9 +128,10 @@ type operation struct {
 type way uint8
 
 const (
-	plain  way = 0
-	writes way = 1 << iota
-	opaque     // touches more, or others, than the one key it declares: not while its slot moves
+	plain   way = 0
+	writes  way = 1 << iota
+	notices     // a question whose answer may change what Redis has, in ways that no other answer shows
+	opaque      // touches more, or others, than the one key it declares: not while its slot moves
 )
 
 var model = porcupine.Model{
@@ -112,6 +149,9 @@ var model = porcupine.Model{
 	Hash: func(a any) uint64 {
 		s := a.(state)
 		h := s.set ^ bits.RotateLeft64(uint64(s.data)*0x9e3779b97f4a7c15, 17) ^ uint64(s.fields)<<1 ^ uint64(s.present)<<20
+		for _, x := range s.inst {
+			h = h*31 + uint64(x.v)<<2 + uint64(x.life)
+		}
 		for _, d := range s.done {
 			h = h*31 + uint64(d)
 		}
@@ -127,6 +167,8 @@ var model = porcupine.Model{
 func (s state) String() string {
 	text := "absent"
 	switch {
+	case s.inst != [instances]instance{}:
+		text = fmt.Sprintf("instances %v, indexed %#x", s.inst, s.set)
 	case s.set != 0:
 		text = fmt.Sprintf("set %#x", s.set)
 	case s.fields > 0:
@@ -151,7 +193,7 @@ func describe(i input, o output) string {
 	switch {
 	case o.unknown:
 		return text + " → ?"
-	case !o.content.absent():
+	case !o.content.absent() || o.content.inst != [instances]instance{}:
 		return text + " → " + o.content.String()
 	}
 	return fmt.Sprintf("%s → %d", text, o.n)
@@ -279,6 +321,131 @@ func stepRegister(s state, v int, o output) (state, bool) {
 func stepDeregister(s state, v int, o output) (state, bool) {
 	s, _ = stepRemove(s, v, output{unknown: true})
 	return s, true
+}
+
+// ---- services. An instance that is gone can be in the index until a script notices: whether it is
+// cannot be seen by scripts, and is left out of the state.
+
+func stepRegisterLife(s state, v int, o output) (state, bool) {
+	s.inst[v%instances] = instance{v, lifeFor(v)}
+	s.set |= bit(v % instances)
+	return s, o.says(1)
+}
+
+// lifeFor is the life that a registration or a renewal gives.
+func lifeFor(v int) uint8 { return uint8(v / instances % len(lives)) }
+
+func stepRenew(s state, v int, o output) (state, bool) {
+	x := &s.inst[v%instances]
+	switch {
+	case x.v == 0:
+		return s, o.says(-2)
+	case x.life == fixed:
+		return s, o.says(-1)
+	case x.life == dying:
+		return s, o.says(0)
+	}
+	x.life = max(lifeFor(v), 1)
+	return s, o.says(1)
+}
+
+// stepChange changes an instance that there is.
+func stepChange(s state, v int, o output) (state, bool) {
+	x := &s.inst[v%instances]
+	if x.v == 0 {
+		return s, o.says(0)
+	}
+	x.v = v
+	return s, o.says(1)
+}
+
+func stepQuit(s state, v int, o output) (state, bool) {
+	if s.set&bit(v%instances) == 0 {
+		return s, o.says(0)
+	}
+	s, _ = stepLose(s, v, output{unknown: true})
+	return s, o.says(1)
+}
+
+// stepLose deletes an instance's own key.
+func stepLose(s state, v int, o output) (state, bool) {
+	ok := o.says(b2i(s.inst[v%instances].v != 0))
+	s.inst[v%instances] = instance{}
+	s.set &^= bit(v % instances)
+	return s, ok
+}
+
+// stepList puts an instance into the index.
+func stepList(s state, v int, _ output) (state, bool) {
+	if s.inst[v%instances].v != 0 {
+		s.set |= bit(v % instances)
+	}
+	return s, true
+}
+
+func stepUnlist(s state, v int, _ output) (state, bool) {
+	s.set &^= bit(v % instances)
+	return s, true
+}
+
+func stepUnlistAll(s state, _ int, _ output) (state, bool) {
+	s.set = 0
+	return s, true
+}
+
+func stepLastMoments(s state, v int, o output) (state, bool) {
+	x := &s.inst[v%instances]
+	if x.v == 0 {
+		return s, o.says(0)
+	}
+	x.life = dying
+	return s, o.says(1)
+}
+
+func stepLastMoment(s state, v int, _ output) (state, bool) {
+	if s.inst[v%instances].life == dying {
+		s, _ = stepLose(s, v, output{unknown: true})
+	}
+	return s, true
+}
+
+func stepInstanceLives(s state, v int, o output) (state, bool) {
+	switch x := s.inst[v%instances]; {
+	case x.v == 0:
+		return s, o.n == -2
+	case x.life == fixed:
+		return s, o.n == -1
+	}
+	return s, o.n >= 0
+}
+
+// shown is what scripts show of the instances in the index.
+func (s state) shown() (inst [instances]instance) {
+	for i, x := range s.inst {
+		if s.set&bit(i) != 0 {
+			if x.life == dying {
+				x.life = fixed // nothing says until when
+			}
+			inst[i] = x
+		}
+	}
+	return inst
+}
+
+func stepInstances(s state, _ int, o output) (state, bool) {
+	return s, o.content.inst == s.shown()
+}
+
+func stepInstance(s state, v int, o output) (state, bool) {
+	return s, o.content.inst[v%instances] == s.shown()[v%instances]
+}
+
+// stepInstanceLife: the answer is a life, or -1 for none.
+func stepInstanceLife(s state, v int, o output) (state, bool) {
+	if s.set&bit(v%instances) == 0 {
+		return s, o.n == -1
+	}
+	return s, o.n == int(s.inst[v%instances].life)
 }
 
 func stepSPut(s state, v int, _ output) (state, bool) {

@@ -27,7 +27,14 @@ type kind struct {
 	reads []*operation
 	other []*operation // reads that are never cached
 	write []*operation
+
+	dies *death // nil: PEXPIRE of the key
 }
+
+// death is how a key gets a time to live of some milliseconds, is looked at, and ends.
+type death struct{ begin, look, end *operation }
+
+var ofKey = &death{expire, lifetime, expired}
 
 // Keys share one hash tag: renames and scripts reach them all, and one slot moves them all.
 const namespace = "{n}"
@@ -80,6 +87,38 @@ var kinds = []*kind{
 		},
 	},
 	{
+		// What CoSky's clients ask: scripts that show many keys.
+		name: "service", key: namespace + ":svc_itc_idx:%s",
+		reads: []*operation{
+			{name: "discovery_get_instances", way: notices, args: ofService("discovery_get_instances", nil), parse: parseInstances, step: stepInstances},
+			{name: "discovery_get_instance", way: notices, args: ofService("discovery_get_instance", instanceID), parse: parseInstance, step: stepInstance},
+			{name: "discovery_get_instance_ttl", way: notices, args: ofService("discovery_get_instance_ttl", instanceID), parse: parseLife, step: stepInstanceLife},
+		},
+		other: []*operation{{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives}},
+		write: []*operation{
+			{name: "registry_register", way: writes | opaque, args: registerLife, parse: parseNumber, step: stepRegisterLife},
+			{name: "registry_register", way: writes | opaque, args: registerLife, parse: parseNumber, step: stepRegisterLife},
+			{name: "registry_renew", way: writes | opaque, args: renew, parse: parseNumber, step: stepRenew},
+			{name: "registry_renew", way: writes | opaque, args: renew, parse: parseNumber, step: stepRenew},
+			{name: "registry_set_metadata", way: writes | opaque, args: func(key string, v int) []any {
+				return calling("registry_set_metadata", instanceID(key, v), "_v", v)
+			}, parse: parseNumber, step: stepChange},
+			{name: hiddenEval, way: writes | opaque, args: func(key string, v int) []any {
+				return []any{"EVAL", hiddenChange, 0, instanceKey(key, v), v}
+			}, parse: parseNumber, step: stepChange},
+			{name: "registry_deregister", way: writes | opaque, args: ofService("registry_deregister", instanceID), parse: parseNumber, step: stepQuit},
+			{name: "DEL of an instance", way: writes | opaque, args: onInstance("DEL"), parse: parseNumber, step: stepLose},
+			{name: "SADD", way: writes | opaque, args: func(key string, v int) []any { return []any{"SADD", key, instanceID(key, v)} }, parse: parseNumber, step: stepList},
+			{name: "SREM", way: writes | opaque, args: func(key string, v int) []any { return []any{"SREM", key, instanceID(key, v)} }, parse: parseNumber, step: stepUnlist},
+			{name: "DEL", way: writes, args: onKey("DEL"), parse: parseNumber, step: stepUnlistAll},
+		},
+		dies: &death{
+			&operation{name: "PEXPIRE of an instance", way: writes, args: onInstance("PEXPIRE", 3), parse: parseNumber, step: stepLastMoments},
+			&operation{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives},
+			&operation{name: "expiry of an instance", step: stepLastMoment},
+		},
+	},
+	{
 		name: "string", key: namespace + ":str:%s",
 		reads: []*operation{
 			{name: "GET", args: onKey("GET"), parse: parseNumber, step: stepData},
@@ -127,7 +166,7 @@ func rules(mode proxy.Invalidation) (all []proxy.Rule) {
 // Operations on keys of every type.
 var (
 	exists    = &operation{name: "EXISTS", args: onKey("EXISTS"), parse: parseNumber, step: stepPresent}
-	lives     = &operation{name: "PEXPIRETIME", args: onKey("PEXPIRETIME"), parse: parseNumber, step: stepLives}
+	lifetime  = &operation{name: "PEXPIRETIME", args: onKey("PEXPIRETIME"), parse: parseNumber, step: stepLives}
 	del       = &operation{name: "DEL", way: writes, args: onKey("DEL"), parse: parseNumber, step: stepDel}
 	expireNow = &operation{name: "EXPIRE at once", way: writes, args: onKey("EXPIRE", 0), parse: parseNumber, step: stepDel}
 	expire    = &operation{name: "PEXPIRE", way: writes, args: onKey("PEXPIRE", 3), parse: parseNumber, step: stepExpire}
@@ -240,6 +279,45 @@ func forget(key string, _ int) []any {
 	return []any{"DEL", namespace + ":cfg:" + id, namespace + ":cfg_htr_idx:" + id, key}
 }
 
+// calling is a call of one of CoSky's scripts, which everybody has loaded.
+func calling(script string, args ...any) []any {
+	return append([]any{"EVALSHA", lua.ByName(script).SHA1, 1, namespace}, args...)
+}
+
+// ofService calls a script with a service and, perhaps, one of its instances.
+func ofService(script string, instance func(key string, v int) string) func(string, int) []any {
+	return func(key string, v int) []any {
+		args := calling(script, serviceOf(key))
+		if instance != nil {
+			args = append(args, instance(key, v))
+		}
+		return args
+	}
+}
+
+func onInstance(name string, more ...any) func(string, int) []any {
+	return func(key string, v int) []any { return append([]any{name, instanceKey(key, v)}, more...) }
+}
+
+// hiddenChange changes an instance, if it is there, without saying which.
+const hiddenChange = `if redis.call('EXISTS', ARGV[1]) == 0 then return 0 end redis.call('HSET', ARGV[1], '_v', ARGV[2]) return 1`
+
+func registerLife(key string, v int) []any {
+	return calling("registry_register", lives[lifeFor(v)], serviceOf(key), instanceID(key, v), "http", "10.0.0.1", 1, 1, "_v", v)
+}
+
+func renew(key string, v int) []any {
+	return calling("registry_renew", instanceID(key, v), lives[max(lifeFor(v), 1)])
+}
+
+func serviceOf(key string) string { return strings.TrimPrefix(key, namespace+":svc_itc_idx:") }
+
+func instanceID(key string, v int) string {
+	return fmt.Sprintf("%s@http#10.0.0.1#%d", serviceOf(key), v%instances)
+}
+
+func instanceKey(key string, v int) string { return namespace + ":svc_itc:" + instanceID(key, v) }
+
 func configRemove(c *client, r *register, _ int) (output, error) {
 	return c.cosky("config_remove", r.id)
 }
@@ -312,6 +390,62 @@ func parseScores(reply any) (output, error) {
 		return parseNumber(x[1])
 	}
 	return output{}, fmt.Errorf("%w: %v", errReply, reply)
+}
+
+func parseInstances(reply any) (o output, err error) {
+	all, ok := reply.([]any)
+	if !ok {
+		return o, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	for _, one := range all {
+		if err := o.addInstance(one); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+func parseInstance(reply any) (o output, err error) { return o, o.addInstance(reply) }
+
+// addInstance takes a flat list of fields and values; an empty one is no instance.
+func (o *output) addInstance(reply any) (err error) {
+	fields, ok := reply.([]any)
+	if !ok {
+		return fmt.Errorf("%w: %v", errReply, reply)
+	}
+	var x instance
+	i := 0
+	for at := 0; at+1 < len(fields) && err == nil; at += 2 {
+		value := fmt.Sprint(fields[at+1])
+		switch fields[at] {
+		case "instanceId":
+			i, err = strconv.Atoi(value[strings.LastIndexByte(value, '#')+1:])
+		case "_v":
+			x.v, err = strconv.Atoi(value)
+		case "ttl_at":
+			var second int64
+			second, err = strconv.ParseInt(value, 10, 64)
+			x.life = lifeOf(int(second - time.Now().Unix()))
+		}
+	}
+	if err == nil && len(fields) > 0 {
+		o.content.inst[i] = x
+	}
+	return err
+}
+
+// parseLife reads the second at which an instance expires.
+func parseLife(reply any) (output, error) {
+	o, err := parseNumber(reply)
+	switch {
+	case o.n == -2:
+		o.n = -1
+	case o.n == -1:
+		o.n = fixed
+	default:
+		o.n = int(lifeOf(o.n - int(time.Now().Unix())))
+	}
+	return o, err
 }
 
 func parseOK(reply any) (output, error) {
