@@ -10,5 +10,6 @@
 //
 // It needs what test/install.sh installs, Go, and Node.js with npm for
 // clients/node. Folder vectors plays the scenarios,
-// differential compares with a Redis at random, harness runs the binary.
+// differential compares with a Redis at random, coherence tries to make the near-cache
+// lie, harness runs the binary.
 package test

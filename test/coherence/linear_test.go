@@ -88,15 +88,29 @@ func (h *hunt) run(r *rig, faults func()) {
 		}
 		return !h.t.Failed()
 	})
+	if !h.t.Failed() {
+		h.awaitEnough(r)
+	}
 	h.stop()
 	if lie := h.lie(); lie != "" {
 		h.t.Error(lie)
 	}
 	s := r.server.Stats()
 	h.t.Logf("%d keys, %d writes, %d hits, %d misses, %d bypasses; errors: %v", h.keys, h.writes, s.Hits, s.Misses, s.Bypasses, h.failed)
-	if s.Hits < 300 || s.Misses < 100 || h.writes < 300 {
-		h.t.Errorf("%d hits, %d misses and %d writes prove little", s.Hits, s.Misses, h.writes)
-	}
+}
+
+// awaitEnough waits until so much has happened that a good verdict means something.
+func (h *hunt) awaitEnough(r *rig) {
+	h.t.Helper()
+	clustertest.Await(h.t, "enough hits, misses and writes to judge", func() error {
+		s := r.server.Stats()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if s.Hits < 500 || s.Misses < 200 || h.writes < 500 {
+			return fmt.Errorf("%d hits, %d misses and %d writes", s.Hits, s.Misses, h.writes)
+		}
+		return nil
+	})
 }
 
 // again repeats a round as long as the flag says, and it wants to.
