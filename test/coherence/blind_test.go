@@ -14,6 +14,7 @@ import (
 // TestCheckerIsNotBlind takes one mechanism out of the cache at a time. A checker that finds
 // nothing wrong then proves nothing about a cache that is whole.
 func TestCheckerIsNotBlind(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		defect nearcachetest.Defect
 		fault  func(r *rig, h *hunt)

@@ -120,6 +120,7 @@ func again(round func() bool) {
 }
 
 func TestLinearizable(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -136,6 +137,7 @@ func TestLinearizable(t *testing.T) {
 
 // TestLinearizableWhenMemoryIsLost: Redis comes back empty, as if somebody had flushed it.
 func TestLinearizableWhenMemoryIsLost(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -153,6 +155,7 @@ func TestLinearizableWhenMemoryIsLost(t *testing.T) {
 }
 
 func TestLinearizableInFrontOfACluster(t *testing.T) {
+	t.Parallel()
 	modes := modes
 	if *long == 0 {
 		modes = []proxy.Invalidation{proxy.InvalidationBoth} // what fails the others fails it
@@ -211,7 +214,9 @@ func (r *rig) move(slot int, to *clustertest.Redis) {
 
 // failover makes a replica the master in the way that loses nothing.
 func (r *rig) failover() {
+	r.patience(hasty)
 	r.cluster.Failover(r.cluster.ReplicasOf(r.owner())[0])
+	r.patience(calm)
 	rest()
 }
 
@@ -232,6 +237,7 @@ func (r *rig) depose(hold func() (release func())) {
 // succeed takes the master out, lets its replica take over, and brings it back.
 func (r *rig) succeed(hold func() (release func()), out, back func(owner *clustertest.Redis)) {
 	owner := r.owner()
+	r.patience(hasty)
 	heir := r.cluster.ReplicasOf(owner)[0]
 	release := hold()
 	r.replicated(owner)
@@ -241,6 +247,7 @@ func (r *rig) succeed(hold func() (release func()), out, back func(owner *cluste
 	time.Sleep(2 * staleness)
 	back(owner)
 	r.cluster.AwaitOK()
+	r.patience(calm)
 	rest()
 }
 

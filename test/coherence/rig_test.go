@@ -56,6 +56,7 @@ func startCluster(t *testing.T, mode proxy.Invalidation, change ...func(*proxy.O
 	t.Helper()
 	r := &rig{t: t, cluster: clustertest.StartCluster(t, 3, 1)}
 	r.relays = proxytest.RelayCluster(t, r.cluster)
+	r.patience(calm)
 	p := proxytest.StartCluster(t, r.cluster, with(mode, change))
 	r.server, r.addr = p.Server, p.Addr
 	return r
@@ -67,6 +68,20 @@ func with(mode proxy.Invalidation, change []func(*proxy.Options)) func(*proxy.Op
 		for _, f := range change {
 			f(o)
 		}
+	}
+}
+
+// How long nodes wait for each other before they elect another master. A node that a busy machine
+// holds up is no dead one, and an election that nobody meant to happen may lose writes.
+const (
+	calm  = 20 * time.Second
+	hasty = 1500 * time.Millisecond
+)
+
+func (r *rig) patience(d time.Duration) {
+	r.t.Helper()
+	for _, n := range r.cluster.Nodes {
+		n.Do("CONFIG", "SET", "cluster-node-timeout", d.Milliseconds())
 	}
 }
 
