@@ -591,10 +591,11 @@ func (ln *lane) beat() {
 // pong waits for the answer to a PING on a fetch lane. Everything that the
 // backend sent before it, invalidations above all, has been handled when it comes.
 type pong struct {
-	ln     *lane
-	sentAt int64
-	beat   bool
-	done   func()
+	ln      *lane
+	sentAt  int64
+	beat    bool
+	refusal string // the error that came instead, without its mark
+	done    func() // may be nil
 }
 
 func (ln *lane) ping(p *pong) {
@@ -610,6 +611,9 @@ func (p *pong) deliver(l *loop, r *request, reply []byte) {
 	l.release(r)
 	if reply[0] != '-' && p.ln.lease != nil {
 		p.ln.lease.Renew(p.sentAt + int64(l.srv.opts.Cache.MaxStaleness))
+	}
+	if reply[0] == '-' {
+		p.refusal = string(bytes.TrimSuffix(reply[1:], []byte("\r\n")))
 	}
 	if p.beat {
 		p.ln.beatAt = 0

@@ -116,11 +116,12 @@ func newHandlers(o *Options, t *command.Table) []handler {
 	if o.Auth.Mode == AuthProxy {
 		setACLHandlers(set)
 	}
+	setOwnHandlers(t, set)
 	if o.Backend.Mode == cluster.Embedded {
 		setAll((*session).command, "command")
 		setAll((*session).embeddedConfig, "config")
 		for _, cmd := range t.All() {
-			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "cluster" {
+			if cmd.Parent != nil && strings.HasSuffix(cmd.Name, "|help") && cmd.Parent.Name != "cluster" && !cmd.Own {
 				hs[cmd.ID] = (*session).help
 			}
 		}

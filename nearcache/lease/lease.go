@@ -33,6 +33,10 @@ func (l *Lease) Renew(until int64) {
 	}
 }
 
+// Until returns the deadline (mono nanoseconds): what it was last renewed to, 0 or less if the
+// lease was never alive or is revoked.
+func (l *Lease) Until() int64 { return l.deadline.Load() }
+
 // Revoke ends the lease for ever: entries that depend on it are void from now on.
 // A source that recovers starts a new lease, because it may have missed changes.
 func (l *Lease) Revoke() { l.deadline.Store(revoked) }

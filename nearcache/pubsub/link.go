@@ -37,16 +37,19 @@ type link struct {
 
 	// guarded by mu
 	mu    sync.Mutex
-	asked []question // commands whose replies have not all arrived, in order
+	asked []question          // commands whose replies have not all arrived, in order
+	queue []func(passed bool) // barriers for which no question has been sent yet
+	over  bool                // no barrier is taken any more
 }
 
 // question is a command the node has yet to answer.
 type question struct {
 	verb verb
-	left int    // replies still to come
-	ns   string // subscribe: the namespace
-	last bool   // subscribe: the namespace is covered once this is answered
-	sent int64  // ping: mono nanoseconds
+	left int                 // replies still to come
+	ns   string              // subscribe: the namespace
+	last bool                // subscribe: the namespace is covered once this is answered
+	sent int64               // ping: mono nanoseconds
+	pass []func(passed bool) // ping: barriers that its answer passes
 }
 
 type verb uint8
@@ -63,6 +66,30 @@ func (l *link) fail() {
 	l.lease.Revoke()
 	l.s.leases.Store(&map[string]*lease.Lease{})
 	l.conn.Close()
+}
+
+// await queues a barrier for the writer. False: the connection is over.
+func (l *link) await(done func(passed bool)) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.queue = append(l.queue, done)
+	}
+	return !l.over
+}
+
+// giveUp ends what waits at a barrier. Reader and writer have ended.
+func (l *link) giveUp() {
+	l.mu.Lock()
+	waiting := l.queue
+	for _, q := range l.asked {
+		waiting = append(waiting, q.pass...)
+	}
+	l.over, l.queue, l.asked = true, nil, nil
+	l.mu.Unlock()
+	for _, done := range waiting {
+		done(false)
+	}
 }
 
 // ---- the writer
@@ -89,6 +116,9 @@ func (l *link) write() {
 			return
 		case <-l.s.wake:
 			b = l.appendSubscriptions(b, subscribed)
+			if l.barred() {
+				b = l.appendPing(b)
+			}
 		case <-tick.C:
 			b = l.appendPing(b)
 		}
@@ -141,9 +171,19 @@ func (l *link) appendSubscriptions(b []byte, done map[string]bool) []byte {
 	return b
 }
 
+// barred reports whether somebody waits for a question to be sent.
+func (l *link) barred() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.queue) > 0
+}
+
 func (l *link) appendPing(b []byte) []byte {
 	now := mono.Now()
-	l.ask(question{verb: ping, left: 1, sent: now})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = append(l.asked, question{verb: ping, left: 1, sent: now, pass: l.queue})
+	l.queue = nil
 	return resp.AppendCommand(b, "PING", strconv.FormatInt(now, 10))
 }
 
@@ -212,28 +252,38 @@ func (l *link) handle(v *resp.Value) error {
 			return nil
 		}
 	}
+	passed, err := l.answer(v)
+	for _, done := range passed {
+		done(true)
+	}
+	return err
+}
+
+// answer takes the answer to the oldest question, and returns the barriers that it passes.
+func (l *link) answer(v *resp.Value) (passed []func(bool), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.asked) == 0 {
-		return fmt.Errorf("an answer to no question: %c %q", v.Kind, v.Str)
+		return nil, fmt.Errorf("an answer to no question: %c %q", v.Kind, v.Str)
 	}
 	q := &l.asked[0]
 	if v.IsError() {
 		if q.verb != subscribe {
-			return fmt.Errorf("the node refuses: %s", v.Str)
+			return nil, fmt.Errorf("the node refuses: %s", v.Str)
 		}
 		l.s.opts.Logger.Warn("cannot subscribe", "node", l.s.opts.Addr, "namespace", q.ns, "error", string(v.Str))
 		l.refused[q.ns] = true
 		q.left = 1 // one error answers the whole command
 	} else if err := q.verb.check(v); err != nil {
-		return err
+		return nil, err
 	}
 	if q.left--; q.left > 0 {
-		return nil
+		return nil, nil
 	}
+	passed = q.pass
 	l.answered(*q)
 	l.asked = append(l.asked[:0], l.asked[1:]...)
-	return nil
+	return passed, nil
 }
 
 // check reports whether v is of the form in which the node confirms the command.

@@ -58,13 +58,17 @@ type Options struct {
 type Stream struct {
 	// static
 	opts Options
-	wake chan struct{} // holds a token when wanted has grown
+	wake chan struct{} // holds a token when wanted has grown or a barrier waits
 
 	// atomic; the maps are immutable, replaced as a whole
 	wanted atomic.Pointer[map[string]*namespace]
 	leases atomic.Pointer[map[string]*lease.Lease]
 
 	mu sync.Mutex // serialises Cover
+
+	// guarded by linkMu, under which nothing is called
+	linkMu sync.Mutex
+	link   *link // the present connection; nil: none
 }
 
 // namespace is a set of subscriptions that are confirmed together.
@@ -108,10 +112,36 @@ func (s *Stream) Cover(ns string, channels, patterns []string) {
 	wanted := maps.Clone(old)
 	wanted[ns] = &namespace{ns, channels, patterns}
 	s.wanted.Store(&wanted)
+	s.rouse()
+}
+
+// rouse makes the writer look for something to send.
+func (s *Stream) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default: // the token is there
 	}
+}
+
+// Barrier has the node asked a question at once, and calls done when the answer has come: then
+// every message that the node sent before it has been handled. done(false) means that the connection
+// is lost, and with it the lease of whatever it covered, or that there was none. done is called
+// exactly once, on any goroutine, and must not block.
+func (s *Stream) Barrier(done func(passed bool)) {
+	s.linkMu.Lock()
+	l := s.link
+	s.linkMu.Unlock()
+	if l == nil || !l.await(done) {
+		done(false)
+		return
+	}
+	s.rouse()
+}
+
+func (s *Stream) linked(l *link) {
+	s.linkMu.Lock()
+	defer s.linkMu.Unlock()
+	s.link = l
 }
 
 // Wants reports whether a Cover of ns would have an effect: it was not asked for yet and there
@@ -167,10 +197,13 @@ func (s *Stream) serve(ctx context.Context) (proven bool, err error) {
 
 	var writer sync.WaitGroup
 	writer.Go(l.write)
+	s.linked(l)
 	err = l.read()
+	s.linked(nil)
 	l.fail()
 	close(l.stop)
 	writer.Wait()
+	l.giveUp()
 	return l.proven, err
 }
 

@@ -171,6 +171,7 @@ type Command struct {
 	KeyPos                int
 	Split                 int         // > 0: the proxy may split it by slot into parts of Split arguments (key first), starting at argument 1
 	Local                 bool        // the proxy answers it itself, whatever the backend has
+	Own                   bool        // only the proxy has it
 	Script                bool        // runs a script or function: may touch any key it likes, not only the declared ones
 	ShardChannels         bool        // its channels hash to slots, see Channels
 	Parent                *Command    // the container of a subcommand

@@ -13,16 +13,19 @@ import (
 //   - A command not known before gets the next ID, its subcommands too.
 //   - A command that is not in the list is not found any more, unless the proxy
 //     answers it whatever the backend has (Local).
+//   - A command of the proxy's own stays, unless the backend has one of that name.
 //
 // The pointers of the two tables differ. Names that Rename has added are dropped.
 func (t *Table) Merge(theirs []Command) (*Table, error) {
 	cmds, listed := t.learn(theirs)
 	for i := range cmds {
 		c := &cmds[i]
-		switch container, _, isSub := strings.Cut(c.Name, "|"); {
-		case listed[c.Name] != nil, c.Local:
+		container, _, isSub := strings.Cut(c.Name, "|")
+		c.Own = ownName(c.Name) && listed[container] == nil
+		switch {
+		case listed[c.Name] != nil, c.Local, c.Own:
 			c.absent = false
-		case isSub && listed[container] != nil && listed[container].legacy:
+		case isSub && !ownName(container) && listed[container] != nil && listed[container].legacy:
 			c.absent = false // servers before 7.0 list no subcommands
 		default:
 			c.absent = true
@@ -70,7 +73,11 @@ func (t *Table) learn(theirs []Command) (cmds []Command, listed map[string]*Comm
 		}
 		listed[c.Name] = c
 		if known := t.named[c.Name]; known != nil {
-			cmds[known.ID].update(c)
+			if ownName(c.Name) {
+				cmds[known.ID] = *c
+			} else {
+				cmds[known.ID].update(c)
+			}
 			continue
 		}
 		added := *c

@@ -210,3 +210,30 @@ func TestMergeRefusesJunk(t *testing.T) {
 		}
 	}
 }
+
+// The name of a command of the proxy's own is the backend's if it has one: with its arity, and
+// without the proxy's subcommands.
+func TestMergeLeavesItsNamesToTheBackend(t *testing.T) {
+	get := entry("get", 2, list("readonly"), list(), list(spec(1, 0, "RO")))
+	own := merge(t, builtin, get)
+	theirs := merge(t, own, get, legacyEntry("proxy", 2, 1, 1, 1, "module"))
+	for line, want := range map[string]struct {
+		of *Table
+		ok bool
+	}{
+		"proxy hotkeys":     {own, true},
+		"proxy nosuch":      {own, false},
+		"proxy cache stats": {own, true},
+		"proxy key":         {theirs, true},
+		"proxy cache x":     {theirs, false},
+		"cosky.sync":        {theirs, true},
+	} {
+		c, text := want.of.Resolve(bytesOf(words(line)))
+		if (text == "") != want.ok || text == "" && c.Own != (want.of == own || c.Name == "cosky.sync") {
+			t.Errorf("%s: %v %q", line, c, text)
+		}
+	}
+	if back := merge(t, theirs, get); !back.Named("proxy|hotkeys").Own {
+		t.Error("the proxy's own command did not come back")
+	}
+}

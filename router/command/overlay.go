@@ -1,5 +1,7 @@
 package command
 
+import "strings"
+
 // This file is what we know about commands and Redis does not publish. Facts
 // that COMMAND publishes belong into commands.tsv, which is generated.
 
@@ -25,6 +27,22 @@ cluster|flushslot	-3	write,admin,no_async_loading	0	0	0	keyspace,write,admin,slo
 cluster|getslotmigrations	2	admin,stale,no_async_loading	0	0	0	admin,slow,dangerous	-	9.0.0	cluster
 cluster|migrateslots	-4	admin,stale,no_async_loading	0	0	0	admin,slow,dangerous	-	9.0.0	cluster
 `
+
+// ownRows are the commands that only the proxy has. A backend that lists a command of the same
+// name keeps it: then the proxy's own is gone, see Merge.
+const ownRows = `
+proxy	-2	-	0	0	0	slow	-	-	server
+proxy|help	2	loading,stale,no_multi,noscript	0	0	0	slow	-	-	server
+proxy|hotkeys	-2	admin,noscript,loading,stale,no_multi	0	0	0	admin,slow,dangerous	-	-	server
+proxy|cache	-3	admin,noscript,loading,stale,no_multi	0	0	0	admin,slow,dangerous	-	-	server
+cosky.sync	-1	noscript,no_multi	0	0	0	slow,connection	-	-	server
+`
+
+// ownName reports whether name, or the container of the subcommand name, is in ownRows.
+func ownName(name string) bool {
+	container, _, _ := strings.Cut(name, "|")
+	return container == "proxy" || container == "cosky.sync"
+}
 
 // overlay sets what the data of c does not say.
 func (c *Command) overlay() {

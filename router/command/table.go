@@ -26,8 +26,8 @@ func mustBuiltin() *Table {
 	panic("BUG: commands.tsv: " + err.Error())
 }
 
-// builtinRows are the generated rows and those written by hand of commands that the
-// generator has not met.
+// builtinRows are the generated rows, those written by hand of commands that the
+// generator has not met, and the proxy's own.
 func builtinRows() ([]Command, error) {
 	cmds, err := ParseRows(commandsTSV)
 	if err != nil {
@@ -45,6 +45,14 @@ func builtinRows() ([]Command, error) {
 		if !seen[c.Name] {
 			cmds = append(cmds, c)
 		}
+	}
+	own, err := ParseRows(ownRows)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range own {
+		c.Own = true
+		cmds = append(cmds, c)
 	}
 	return cmds, nil
 }
