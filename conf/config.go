@@ -89,6 +89,13 @@ type NearCache struct {
 	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
 	Stripes      int           // epoch counters; a power of two
 	Rules        []CacheRule   // what is cached besides CoSky's keys
+	Hot          Hot
+}
+
+// Hot says which reads are counted.
+type Hot struct {
+	Sample   int           // one in so many; 0: none
+	Interval time.Duration // older counts weigh half
 }
 
 // Scripts bounds the scripts remembered to heal NOSCRIPT.
@@ -157,6 +164,10 @@ func Default() *Config {
 			TTL:          60 * time.Second,
 			PubSubTTL:    time.Second,
 			Stripes:      65536,
+			Hot: Hot{
+				Sample:   16,
+				Interval: 10 * time.Second,
+			},
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
 		PubSub:  PubSub{OnLoss: "resubscribe", ResubscribeTimeout: 10 * time.Second},

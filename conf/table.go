@@ -65,6 +65,8 @@ func options(c *Config) []option {
 		duration("nearcache.pubsub_ttl", &nc.PubSubTTL, 0, 365*day, "longest life of an entry that only Pub/Sub covers; 0: do not cache those"),
 		powerOfTwo(number("nearcache.stripes", &nc.Stripes, 1024, 1<<24, "epoch counters; more of them mean fewer false invalidations"), &nc.Stripes),
 		rules("nearcache.rules", &nc.Rules, "what else is cached: {match: PATTERN, commands: [GET, …], ttl: 60s, max_value: 1MB, coherence: tracking|ttl}; a flag may be repeated"),
+		number("nearcache.hot.sample", &nc.Hot.Sample, 0, 1_000_000, "one read in so many is counted, to find the keys that are read most; 0: none"),
+		duration("nearcache.hot.interval", &nc.Hot.Interval, 100*time.Millisecond, day, "counts lose half of their weight so often, and hot keys are chosen anew"),
 
 		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
 		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),

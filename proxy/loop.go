@@ -8,6 +8,7 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy/heat"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
@@ -75,6 +76,7 @@ type loop struct {
 
 	scripts scriptView
 	hub     hub
+	heat    *heat.Sketch // of the keys that clients read; nil: nobody counts
 }
 
 func newLoop(srv *Server, id int) (*loop, error) {
@@ -103,6 +105,9 @@ func newLoop(srv *Server, id int) (*loop, error) {
 	l.guard = l.newGuard()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)
+	if h := &srv.opts.Hot; h.Sample > 0 {
+		l.heat = heat.New(h.Sample, int64(h.Interval), nl.Now())
+	}
 	if l.cache != nil {
 		l.reader = l.cache.NewReader()
 	}
@@ -147,6 +152,9 @@ func (l *loop) tick() {
 				l.srv.down.Add(-1)
 			}
 		}
+	}
+	if l.heat != nil {
+		l.heat.Tick(now)
 	}
 	l.budget()
 	l.reapIdle(now)

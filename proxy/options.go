@@ -60,6 +60,7 @@ type Options struct {
 	Upstream     UpstreamOptions
 	Protocol     resp.Limits
 	Cache        CacheOptions
+	Hot          HotOptions
 	Scripts      ScriptOptions
 	Facade       FacadeOptions
 	Auth         AuthOptions
@@ -117,6 +118,12 @@ func (o *CacheOptions) rules() []Rule {
 		return nil
 	}
 	return o.Rules
+}
+
+// HotOptions say which reads are counted.
+type HotOptions struct {
+	Sample   int           // one read in so many is counted; 0: none
+	Interval time.Duration // counts are halved so often
 }
 
 // ScriptOptions bound the memory of scripts that passed by, kept to heal NOSCRIPT.

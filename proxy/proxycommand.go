@@ -11,8 +11,9 @@ import (
 // setOwnHandlers adds the commands that only the proxy has.
 func setOwnHandlers(t *command.Table, set func(h handler, names ...string)) {
 	for name, h := range map[string]handler{
-		"proxy|help": (*session).proxyHelp,
-		"cosky.sync": (*session).synchroniseAll,
+		"proxy|help":    (*session).proxyHelp,
+		"proxy|hotkeys": (*session).proxyHotKeys,
+		"cosky.sync":    (*session).synchroniseAll,
 	} {
 		if cmd := t.Named(name); cmd != nil && cmd.Own {
 			set(h, name)

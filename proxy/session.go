@@ -237,6 +237,9 @@ func (s *session) dispatch(req *resp.Request) bool {
 		s.refuse(errNoBackend)
 		return true
 	}
+	if l.heat != nil && cmd.Flags&command.ReadOnly != 0 {
+		s.countRead(cmd, req.Args)
+	}
 	if h := l.handlers[cmd.ID]; h != nil {
 		return h(s, cmd, req.Args, raw)
 	}

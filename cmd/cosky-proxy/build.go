@@ -218,6 +218,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
 			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), Rules: rulesOf(n.Rules),
 		},
+		Hot: proxy.HotOptions{Sample: n.Hot.Sample, Interval: n.Hot.Interval},
 		Auth: proxy.AuthOptions{
 			Mode: proxy.AuthMode(cfg.Auth.Mode), LogLength: cfg.Auth.LogMaxLen,
 			MaxCredentials: cfg.Auth.MaxCredentials, IdleTimeout: cfg.Auth.IdleTimeout,

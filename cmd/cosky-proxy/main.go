@@ -47,7 +47,8 @@ type server interface {
 	Ready() error
 	Stats() stats.Snapshot
 	CacheStats() nearcache.Stats
-	CommandName(id int) string // of the counters at that index in Stats
+	HotKeys(n int) []stats.HotKey // those that are read most, the hottest first
+	CommandName(id int) string    // of the counters at that index in Stats
 }
 
 // builder connects to the backend and makes the proxy in front of it; release lets
@@ -115,6 +116,7 @@ func startAdmin(cfg *conf.Config, s server, logger *slog.Logger) (addr string, s
 		Version:     version,
 		Stats:       s.Stats,
 		Cache:       s.CacheStats,
+		HotKeys:     s.HotKeys,
 		CommandName: s.CommandName,
 		Ready:       s.Ready,
 		Logger:      logger,

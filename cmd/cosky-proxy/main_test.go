@@ -41,6 +41,7 @@ func (f *fakeServer) Run(ctx context.Context) error {
 func (f *fakeServer) Ready() error                { return nil }
 func (f *fakeServer) Stats() stats.Snapshot       { return stats.Snapshot{Loops: 1} }
 func (f *fakeServer) CacheStats() nearcache.Stats { return nearcache.Stats{} }
+func (f *fakeServer) HotKeys(int) []stats.HotKey  { return nil }
 func (f *fakeServer) CommandName(int) string      { return "" }
 
 // start runs the program with a fake proxy and reports its exit code and output.

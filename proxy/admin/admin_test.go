@@ -36,10 +36,17 @@ func sample() stats.Snapshot {
 
 func options() Options {
 	return Options{
-		Addr:        "127.0.0.1:0",
-		Version:     "v1",
-		Stats:       sample,
-		Cache:       func() nearcache.Stats { return nearcache.Stats{Entries: 11, Bytes: 12, Fills: 13} },
+		Addr:    "127.0.0.1:0",
+		Version: "v1",
+		Stats:   sample,
+		Cache:   func() nearcache.Stats { return nearcache.Stats{Entries: 11, Bytes: 12, Fills: 13} },
+		HotKeys: func(n int) []stats.HotKey {
+			return []stats.HotKey{
+				{Key: "item:1", Command: "get", Reads: 1234.56},
+				{Key: "é \\ \"\n\xff\u200b", DB: 3, Command: "hgetall", Reads: 2},
+				{Key: "", Command: "get", Reads: 1},
+			}[:min(n, 3)]
+		},
 		CommandName: func(id int) string { return []string{"set", "get", "del"}[id] },
 		Ready:       func() error { return nil },
 		Logger:      slog.New(slog.DiscardHandler),
@@ -57,6 +64,11 @@ cosky_proxy_commands_total{command="get"} 3
 # HELP cosky_proxy_command_errors_total Error replies sent to clients.
 # TYPE cosky_proxy_command_errors_total counter
 cosky_proxy_command_errors_total{command="get"} 1
+# HELP cosky_proxy_hot_key_reads_per_second Reads of the keys that are read most, at present.
+# TYPE cosky_proxy_hot_key_reads_per_second gauge
+cosky_proxy_hot_key_reads_per_second{db="0",key=""} 1
+cosky_proxy_hot_key_reads_per_second{db="0",key="item:1"} 1234.56
+cosky_proxy_hot_key_reads_per_second{db="3",key="é \\\\ \"\\n\\xff\\u200b"} 2
 # HELP cosky_proxy_nearcache_entries Replies held in the near-cache now, void ones included.
 # TYPE cosky_proxy_nearcache_entries gauge
 cosky_proxy_nearcache_entries 11
@@ -73,7 +85,7 @@ cosky_proxy_nearcache_rule_hits_total{match="�",rule="3"} 0
 cosky_proxy_node_commands_total{node="10.0.0.1:6379"} 7
 `
 	if err := testutil.CollectAndCompare(newCollector(options()), strings.NewReader(want),
-		"cosky_proxy_clients", "cosky_proxy_commands_total", "cosky_proxy_command_errors_total",
+		"cosky_proxy_clients", "cosky_proxy_commands_total", "cosky_proxy_command_errors_total", "cosky_proxy_hot_key_reads_per_second",
 		"cosky_proxy_nearcache_entries", "cosky_proxy_nearcache_hits_total", "cosky_proxy_nearcache_rule_hits_total", "cosky_proxy_node_commands_total"); err != nil {
 		t.Error(err)
 	}
@@ -132,6 +144,8 @@ func TestPages(t *testing.T) {
 	get := startServer(t, options())
 	for path, want := range map[string]string{
 		"/":                         "/metrics",
+		"/hotkeys?n=1":              "[\n  {\n    \"key\": \"item:1\",\n    \"db\": 0,\n    \"command\": \"get\",\n    \"reads_per_second\": 1234.56\n  }\n]\n",
+		"/hotkeys":                  `"raw": "w6kgXCAiCv/igIs=",`,
 		"/healthz":                  "ok",
 		"/readyz":                   "ready",
 		"/debug/pprof/":             "goroutine",
@@ -145,6 +159,11 @@ func TestPages(t *testing.T) {
 	for _, path := range []string{"/nothing", "/debug/pprof/cmdline"} {
 		if code, body := get(path); code != 404 {
 			t.Errorf("%s: %d %.200q", path, code, body)
+		}
+	}
+	for _, n := range []string{"0", "x", "1001"} {
+		if code, body := get("/hotkeys?n=" + n); code != 400 || body != "n must be a number from 1 to 1000\n" {
+			t.Errorf("n=%s: %d %q", n, code, body)
 		}
 	}
 	_, metrics := get("/metrics")

@@ -36,7 +36,7 @@ func (m metric[S]) collect(ch chan<- prometheus.Metric, s *S, labels ...string) 
 
 // collector turns a snapshot into constant metrics at the time of the scrape. Label
 // values are bounded: command names come from the command table, nodes from the topology,
-// rules from the configuration.
+// rules from the configuration, and of keys only the hottest few are shown.
 type collector struct {
 	// static
 	opts           Options
@@ -48,6 +48,7 @@ type collector struct {
 	nodes          []metric[stats.Node]
 	rules          []metric[stats.Rule]
 	nodeLatency    *prometheus.Desc
+	hotKeys        metric[stats.HotKey]
 }
 
 func newCollector(opts Options) *collector {
@@ -117,6 +118,7 @@ func newCollector(opts Options) *collector {
 			counter("nearcache_rule_misses_total", "Reads that a rule lets be kept, which had to be fetched.", func(r *stats.Rule) uint64 { return r.Misses }, "rule", "match"),
 		},
 		nodeLatency: describe("node_command_duration_seconds", "Time from sending a command to the node to its reply.", "node"),
+		hotKeys:     newHotKeyMetric(),
 	}
 }
 
@@ -125,6 +127,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.build
 	ch <- c.commandLatency
 	ch <- c.nodeLatency
+	ch <- c.hotKeys.desc
 	describeAll(ch, c.totals)
 	describeAll(ch, c.cache)
 	describeAll(ch, c.commands)
@@ -173,6 +176,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		for _, m := range c.rules {
 			m.collect(ch, r, strconv.Itoa(i+1), strings.ToValidUTF8(r.Match, "\uFFFD"))
 		}
+	}
+	for _, k := range c.opts.HotKeys(shownHotKeys) {
+		c.hotKeys.collect(ch, &k, printable(k.Key), strconv.Itoa(k.DB))
 	}
 }
 

@@ -213,3 +213,11 @@ func (n *Node) add(o *Node) {
 	n.Connections += o.Connections
 	n.Latency.add(&o.Latency)
 }
+
+// HotKey is how much a key is read.
+type HotKey struct {
+	Key     string  // any bytes
+	DB      int     // database
+	Command string  // that read it last, in lower case
+	Reads   float64 // per second at present, at least
+}
