@@ -3,6 +3,7 @@ package nearcache
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
@@ -55,6 +56,10 @@ type Cache struct {
 	exits       atomic.Uint64
 	reconciling atomic.Bool
 	refused     [refusedSlots]atomic.Uint64
+	last        atomic.Int64            // no entry filled so far lives longer (mono)
+	purges      atomic.Pointer[[]purge] // immutable; nil: none
+
+	purging sync.Mutex // serialises changes of purges
 }
 
 // rules are the parts of a word that each decision looks at. They are data so that
@@ -185,7 +190,7 @@ func (c *Cache) reconcile() {
 // release is called once for each entry that the store has let go of. It clears the
 // entry's way, which voids it in all front tables.
 func (c *Cache) release(e *Entry) {
-	c.lines[e.home].ways[e.way].CompareAndSwap(e.id, 0)
+	c.abandon(e)
 	c.entries.Add(-1)
 	c.bytes.Add(-e.cost())
 	c.exits.Add(1)

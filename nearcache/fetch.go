@@ -165,6 +165,7 @@ func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
 		return false
 	}
 	c.rules.pause()
+	c.outlives(e.until)
 	e.seal(c, f)
 	e.way = l.enter(e.id)
 	l.word.And(^uint64(busyBit))
@@ -173,7 +174,7 @@ func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
 	if c.keep(e) {
 		c.fills.Add(1)
 	} else {
-		l.ways[e.way].CompareAndSwap(e.id, 0)
+		c.abandon(e)
 		c.drops.Add(1)
 	}
 	return true

@@ -55,7 +55,7 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 		r.drop(s)
 	}
 	e := r.c.store.get(q.id)
-	if e == nil || !e.answers(q) || !e.valid(r.c, now) {
+	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
 		return nil
 	}
 	r.keep(s, e)

@@ -12,6 +12,7 @@ import (
 func setOwnHandlers(t *command.Table, set func(h handler, names ...string)) {
 	for name, h := range map[string]handler{
 		"proxy|help":    (*session).proxyHelp,
+		"proxy|cache":   (*session).proxyCache,
 		"proxy|hotkeys": (*session).proxyHotKeys,
 		"cosky.sync":    (*session).synchroniseAll,
 	} {
