@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/stats"
 )
@@ -85,5 +86,31 @@ func TestProxyCommands(t *testing.T) {
 	}
 	if got := r.front[0].Do("proxy", "help"); !strings.HasPrefix(got, "*11\r\n+PROXY <subcommand>") {
 		t.Errorf("PROXY HELP: %q", got)
+	}
+}
+
+// TestProxyCommandsAreForAdministrators: with users of the proxy's own by category, with those of the
+// backend by whether it lets them read its configuration. COSKY.SYNC is for everybody.
+func TestProxyCommandsAreForAdministrators(t *testing.T) {
+	for _, mode := range []proxy.AuthMode{proxy.AuthProxy, proxy.AuthPassthrough} {
+		t.Run(string(mode), func(t *testing.T) {
+			w := startAuthTwins(t, mode, people)
+			for _, c := range []struct{ user, password, call, want string }{
+				{"default", "pw", "PROXY CACHE FLUSH", "+OK\r\n"},
+				{"default", "pw", "COSKY.SYNC", "+OK\r\n"},
+				{"app", "secret", "PROXY CACHE FLUSH", "-NOPERM this user has no permissions to run the 'proxy|cache' command\r\n"},
+				{"app", "secret", "PROXY HOTKEYS", "-NOPERM this user has no permissions to run the 'proxy|hotkeys' command\r\n"},
+				{"app", "secret", "COSKY.SYNC", "+OK\r\n"},
+			} {
+				conn := clustertest.Dial(t, w.proxy)
+				if got := conn.Do(words(c.call)...); got != "-NOAUTH Authentication required.\r\n" {
+					t.Errorf("%s without a login: %q", c.call, got)
+				}
+				conn.Do("AUTH", c.user, c.password)
+				if got := conn.Do(words(c.call)...); got != c.want {
+					t.Errorf("%s, %s: %q", c.user, c.call, got)
+				}
+			}
+		})
 	}
 }
