@@ -92,10 +92,14 @@ type NearCache struct {
 	Hot          Hot
 }
 
-// Hot says which reads are counted.
+// Hot says which reads are counted, and which keys are cached because they are read most.
 type Hot struct {
-	Sample   int           // one in so many; 0: none
-	Interval time.Duration // older counts weigh half
+	Sample   int           // one read in so many is counted; 0: none
+	Interval time.Duration // older counts weigh half, and keys are chosen anew
+	Keys     int           // keys chosen by their reads
+	MinReads int           // reads per second that a chosen key must have
+	Pinned   []string      // keys that are always cached
+	Commands []string      // whose replies are cached, in lower case; none: all of CacheableCommands
 }
 
 // Scripts bounds the scripts remembered to heal NOSCRIPT.
@@ -167,6 +171,8 @@ func Default() *Config {
 			Hot: Hot{
 				Sample:   16,
 				Interval: 10 * time.Second,
+				Keys:     20,
+				MinReads: 100,
 			},
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},

@@ -248,6 +248,9 @@ func (l *loader) finish() error {
 			return fmt.Errorf("%s must not be greater than %s", l.described(r.small), l.described(r.large))
 		}
 	}
+	if err := l.checkHot(); err != nil {
+		return err
+	}
 	if err := l.checkAuth(); err != nil {
 		return err
 	}

@@ -67,6 +67,10 @@ func options(c *Config) []option {
 		rules("nearcache.rules", &nc.Rules, "what else is cached: {match: PATTERN, commands: [GET, …], ttl: 60s, max_value: 1MB, coherence: tracking|ttl}; a flag may be repeated"),
 		number("nearcache.hot.sample", &nc.Hot.Sample, 0, 1_000_000, "one read in so many is counted, to find the keys that are read most; 0: none"),
 		duration("nearcache.hot.interval", &nc.Hot.Interval, 100*time.Millisecond, day, "counts lose half of their weight so often, and hot keys are chosen anew"),
+		number("nearcache.hot.keys", &nc.Hot.Keys, 0, maxHotKeys, "so many of the keys that are read most are cached, where there is client tracking; 0: none"),
+		number("nearcache.hot.min_reads", &nc.Hot.MinReads, 1, 1_000_000_000, "reads per second that such a key must have"),
+		keys("nearcache.hot.pinned", &nc.Hot.Pinned, "keys that are cached besides, however seldom they are read; a flag may be repeated"),
+		commands("nearcache.hot.commands", &nc.Hot.Commands, "commands whose replies are cached of hot keys; off: all that nearcache.rules can name"),
 
 		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
 		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),

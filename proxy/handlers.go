@@ -94,11 +94,13 @@ func newHandlers(o *Options, t *command.Table) []handler {
 
 	if o.Cache.Cache != nil {
 		set((*session).cachedRead, "hgetall", "smembers")
+		kept := o.hotCommands()
 		for i := range o.Cache.Rules {
-			set((*session).cachedRead, o.Cache.Rules[i].Commands...)
-			if slices.Contains(o.Cache.Rules[i].Commands, "mget") {
-				set((*session).mget, "mget")
-			}
+			kept = append(kept[:len(kept):len(kept)], o.Cache.Rules[i].Commands...)
+		}
+		set((*session).cachedRead, kept...)
+		if slices.Contains(kept, "mget") {
+			set((*session).mget, "mget")
 		}
 	}
 

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"cosky-proxy/nearcache/coskey"
 	"cosky-proxy/proxy/heat"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
@@ -31,9 +32,27 @@ func (s *session) countRead(cmd *command.Command, args [][]byte) {
 func (s *Server) hotKeys(keys []heat.Key) []stats.HotKey {
 	hot := make([]stats.HotKey, len(keys))
 	for i, k := range keys {
-		hot[i] = stats.HotKey{Key: k.Name, DB: int(k.DB), Command: s.CommandName(int(k.Kind)), Reads: k.Rate}
+		hot[i] = stats.HotKey{Key: k.Name, DB: int(k.DB), Command: s.CommandName(int(k.Kind)), Reads: k.Rate, Cached: s.cachedAs([]byte(k.Name), k.Kind)}
 	}
 	return hot
+}
+
+// cachedAs says why replies to a command on key are kept, as stats.HotKey does.
+func (s *Server) cachedAs(key []byte, kind uint16) string {
+	if s.opts.Cache.Cache == nil {
+		return "no"
+	}
+	bit := s.commands.Load().bitOf(kind)
+	class, _ := coskey.Classify(key)
+	switch {
+	case class != coskey.None && bit&ownBits != 0:
+		return "cosky"
+	case s.keeps.find(key, bit) != nil:
+		return "rule"
+	case s.hotRule != nil && s.hotRule.commands&bit != 0 && s.hot.Load().keeps(key):
+		return "hot"
+	}
+	return "no"
 }
 
 // heatKeys is what the loop has counted; it runs on the loop.
@@ -107,9 +126,10 @@ func (s *session) proxyHotKeys(cmd *command.Command, args [][]byte, _ []byte) bo
 
 // appendHotKey appends the key as a map.
 func appendHotKey(b []byte, k *stats.HotKey, resp3 bool) []byte {
-	b = command.AppendMapHeader(b, 4, resp3)
+	b = command.AppendMapHeader(b, 5, resp3)
 	b = appendPair(b, "key", k.Key)
 	b = resp.AppendInt(appendString(b, "db"), int64(k.DB))
 	b = appendPair(b, "command", k.Command)
-	return resp.AppendInt(appendString(b, "reads_per_second"), int64(math.Round(k.Reads)))
+	b = resp.AppendInt(appendString(b, "reads_per_second"), int64(math.Round(k.Reads)))
+	return appendPair(b, "cached", k.Cached)
 }

@@ -56,12 +56,12 @@ func TestHotKeys(t *testing.T) {
 	}
 
 	reply := r.front[0].Do("PROXY", "HOTKEYS", "1")
-	if !strings.HasPrefix(reply, "*1\r\n*8\r\n$3\r\nkey\r\n$9\r\n{n}:cfg:a\r\n$2\r\ndb\r\n:0\r\n$7\r\ncommand\r\n$7\r\nhgetall\r\n$16\r\nreads_per_second\r\n:") {
+	if !strings.HasPrefix(reply, "*1\r\n*10\r\n$3\r\nkey\r\n$9\r\n{n}:cfg:a\r\n$2\r\ndb\r\n:0\r\n$7\r\ncommand\r\n$7\r\nhgetall\r\n$16\r\nreads_per_second\r\n:") {
 		t.Errorf("RESP2: %q", reply)
 	}
 	r.front[0].Do("HELLO", "3")
 	reply = r.front[0].Do("PROXY", "HOTKEYS")
-	if !strings.HasPrefix(reply, "*4\r\n%4\r\n$3\r\nkey\r\n$9\r\n{n}:cfg:a\r\n") || !strings.Contains(reply, "\r\n$5\r\nonly\n\r\n$2\r\ndb\r\n:1\r\n") {
+	if !strings.HasPrefix(reply, "*4\r\n%5\r\n$3\r\nkey\r\n$9\r\n{n}:cfg:a\r\n") || !strings.Contains(reply, "\r\n$5\r\nonly\n\r\n$2\r\ndb\r\n:1\r\n") {
 		t.Errorf("RESP3: %q", reply)
 	}
 }

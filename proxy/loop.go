@@ -73,6 +73,8 @@ type loop struct {
 	parts        []*nearcache.Entry // scratch of mget
 	effect       effectScratch
 	scriptEffect lua.Effect
+	hot          *hotSet // nil: no key is
+	hotEpoch     uint32  // bumped when keys become hot
 
 	scripts scriptView
 	hub     hub
@@ -98,7 +100,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		fetches:  make(fetches),
 		stats:    stats.NewLoop(0),
 	}
-	l.stats.Rules = srv.keeps.newCounters()
+	l.stats.Rules = srv.newRuleCounters()
 	l.learn(srv.commands.Load())
 	l.topo = cluster.Unknown(srv.opts.Backend.Mode)
 	l.limits = srv.opts.Clients.limits()
@@ -124,6 +126,9 @@ func (l *loop) start() {
 		l.adopt(t)
 	}
 	l.nl.AfterFunc(tickInterval, l.tick)
+	if l.id == 0 {
+		l.srv.keepHot(l)
+	}
 }
 
 func (l *loop) tick() {
@@ -253,6 +258,9 @@ func (l *loop) settle(r *request) {
 		if r.sess != nil {
 			r.sess.everyKey--
 		}
+	}
+	if r.hotEpoch != l.hotEpoch {
+		l.settleStraggler(r)
 	}
 	if len(r.touches) == 0 {
 		return

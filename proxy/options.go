@@ -120,10 +120,15 @@ func (o *CacheOptions) rules() []Rule {
 	return o.Rules
 }
 
-// HotOptions say which reads are counted.
+// HotOptions say which reads are counted, and for which keys replies are kept because
+// they are read most. That needs client tracking.
 type HotOptions struct {
 	Sample   int           // one read in so many is counted; 0: none
-	Interval time.Duration // counts are halved so often
+	Interval time.Duration // counts are halved, and keys chosen, so often
+	Keys     int           // keys found by counting
+	MinReads int           // a key has to be read so often, per second
+	Pinned   []string      // keys that are always among them
+	Commands []string      // whose replies are kept, in lower case; none: all of CacheableCommands
 }
 
 // ScriptOptions bound the memory of scripts that passed by, kept to heal NOSCRIPT.

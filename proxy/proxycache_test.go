@@ -7,6 +7,7 @@ import (
 
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
 )
 
 // TestCacheFlush: what matches is fetched anew by every loop, what does not stays.
@@ -51,7 +52,7 @@ func TestCacheFlushVoidsFetchesUnderWay(t *testing.T) {
 		r.warm("HGETALL", hashKey2)
 		r.warm("SMEMBERS", setKey)
 		r.front[0].Do("PROXY", "CACHE", "FLUSH", hashKey)
-		wire.mute(laneFetch)
+		wire.Mute(proxytest.Fetch)
 		reads := func() string { return r.redis.InfoField("commandstats", "cmdstat_hgetall") }
 		before := reads()
 		r.front[0].Cmd("HGETALL", hashKey)
@@ -65,7 +66,7 @@ func TestCacheFlushVoidsFetchesUnderWay(t *testing.T) {
 		if got := r.front[1].Do(words(call)...); got != "+OK\r\n" {
 			t.Fatalf("%s: %q", call, got)
 		}
-		wire.unmute(laneFetch)
+		wire.Unmute(proxytest.Fetch)
 		r.front[0].Expect("*0\r\n")
 		r.front[0].Do("HGETALL", hashKey)
 		if reads() == underWay {

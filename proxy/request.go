@@ -57,6 +57,7 @@ type request struct {
 	hushes    bool // its client gets no message before its reply has been written
 	resp3     bool
 	db        int32
+	hotEpoch  uint32      // the loop's when its effects were noted
 	as        *credential // of its lane; nil: the proxy's own
 	caching   string      // CLIENT CACHING is in force for it: "YES" or "NO"
 }
@@ -86,7 +87,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 		l.freeLen--
 	}
 	r.laneNext = nil
-	r.sess, r.cmd = s, cmd
+	r.sess, r.cmd, r.hotEpoch = s, cmd, l.hotEpoch
 	if s != nil {
 		r.mute = s.muted()
 		r.resp3, r.db, r.as = s.resp3, s.db, s.as

@@ -135,6 +135,9 @@ func (l *loop) policyOf(bit uint64, key []byte) policy {
 		return policy{class: class, keeps: true}
 	}
 	r := l.rules.find(key, bit)
+	if r == nil && l.hot.keeps(key) && l.srv.hotRule.commands&bit != 0 {
+		r = l.srv.hotRule
+	}
 	return policy{class: class, rule: r, keeps: r != nil}
 }
 
@@ -142,7 +145,7 @@ func (l *loop) policyOf(bit uint64, key []byte) policy {
 // near-cache.
 func (l *loop) mayCache(key []byte) bool {
 	class, _ := coskey.Classify(key)
-	return class != coskey.None || l.rules.find(key, ^uint64(0)) != nil
+	return class != coskey.None || l.rules.find(key, anyCommand) != nil || l.hot.concerns(key)
 }
 
 // countRule counts for the rule of p.
@@ -154,16 +157,25 @@ func (l *loop) countRule(p *policy, hits, misses uint64) {
 	}
 }
 
-// newCounters are the counters of the rules.
-func (rs *ruleSet) newCounters() []stats.Rule {
-	if rs == nil {
-		return nil
+// newRuleCounters are the counters of the rules.
+func (s *Server) newRuleCounters() []stats.Rule {
+	var counters []stats.Rule
+	if s.keeps != nil {
+		for _, r := range s.keeps.rules {
+			counters = append(counters, stats.Rule{Match: r.Match})
+		}
 	}
-	counters := make([]stats.Rule, len(rs.rules))
-	for i, r := range rs.rules {
-		counters[i].Match = r.Match
+	if s.hotRule != nil {
+		counters = append(counters, stats.Rule{Match: s.hotRule.Match})
 	}
 	return counters
+}
+
+func (rs *ruleSet) count() int {
+	if rs == nil {
+		return 0
+	}
+	return len(rs.rules)
 }
 
 // checkSources says why the rules cannot be kept with these sources.

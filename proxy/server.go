@@ -27,6 +27,7 @@ type Server struct {
 	roster  *roster
 	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
 	keeps   *ruleSet     // nearcache.rules; nil: none
+	hotRule *keyRule     // of hot keys; nil: there are none
 	started time.Time
 
 	// guarded by its own lock
@@ -43,7 +44,8 @@ type Server struct {
 	abilities  atomic.Pointer[abilities]
 	rules      atomic.Uint64 // bumped when what the backend's users may do may have changed
 	commands   atomic.Pointer[vocabulary]
-	clients    atomic.Int64 // connected
+	hot        atomic.Pointer[hotSet] // the newest one that all loops have; nil: no key is
+	clients    atomic.Int64           // connected
 	nextID     atomic.Int64
 	fetchLanes atomic.Int64 // open on all loops; 0: nothing can be cached
 	rejected   atomic.Uint64
@@ -65,6 +67,10 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	hotRule, err := newHotRule(&opts, keeps)
+	if err != nil {
+		return nil, err
+	}
 	known := opts.Topology.Current() != nil
 	if known {
 		if src, err = chooseSources(&opts); err != nil {
@@ -79,6 +85,7 @@ func New(opts Options) (*Server, error) {
 		scripts: newScriptMemory(opts.Scripts),
 		roster:  newRoster(),
 		keeps:   keeps,
+		hotRule: hotRule,
 		started: time.Now(),
 	}
 	s.commands.Store(newVocabulary(&opts, command.Builtin()))

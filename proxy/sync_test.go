@@ -20,11 +20,11 @@ func patientLeases(o *proxy.Options) { o.Cache.MaxStaleness = 2 * clustertest.De
 func TestPromisesBetweenProxies(t *testing.T) {
 	for name, mode := range map[string]struct {
 		invalidation proxy.Invalidation
-		wire         laneSort
+		wire         proxytest.Use
 	}{
-		"tracking": {proxy.InvalidationTracking, laneFetch},
-		"both":     {proxy.InvalidationBoth, lanePubSub},
-		"pubsub":   {proxy.InvalidationPubSub, lanePubSub},
+		"tracking": {proxy.InvalidationTracking, proxytest.Fetch},
+		"both":     {proxy.InvalidationBoth, proxytest.PubSub},
+		"pubsub":   {proxy.InvalidationPubSub, proxytest.PubSub},
 	} {
 		t.Run(name, func(t *testing.T) {
 			setMode := func(o *proxy.Options) {
@@ -41,8 +41,8 @@ func TestPromisesBetweenProxies(t *testing.T) {
 				a.front[0].Do("COSKY.SYNC")
 				a.agree(true, "HGETALL", hashKey)
 				old := a.warm("HGETALL", hashKey)
-				wire.mute(laneFetch)
-				wire.mute(lanePubSub)
+				wire.Mute(proxytest.Fetch)
+				wire.Mute(proxytest.PubSub)
 				b.Do("HSET", hashKey, "f", fmt.Sprintf("new%d", i))
 				if got := b.Do("HGETALL", hashKey); got == old {
 					t.Fatalf("the second proxy does not read its own write: %q", got)
@@ -57,8 +57,8 @@ func TestPromisesBetweenProxies(t *testing.T) {
 				}
 				a.front[0].Cmd("COSKY.SYNC")
 				a.front[0].Cmd("HGETALL", hashKey) // waits behind the barrier
-				wire.unmute(laneFetch)
-				wire.unmute(lanePubSub)
+				wire.Unmute(proxytest.Fetch)
+				wire.Unmute(proxytest.PubSub)
 				a.front[0].Expect("+OK\r\n")
 				want := a.direct.Do("HGETALL", hashKey)
 				if got := a.front[0].ReadReply(); got != want {
@@ -100,11 +100,11 @@ func TestSyncAnswers(t *testing.T) {
 
 // TestSyncTellsOfADeadStream: the connection breaks while the barrier waits for it.
 func TestSyncTellsOfADeadStream(t *testing.T) {
-	for name, sort := range map[string]laneSort{"tracking": laneFetch, "pubsub": lanePubSub} {
+	for name, sort := range map[string]proxytest.Use{"tracking": proxytest.Fetch, "pubsub": proxytest.PubSub} {
 		t.Run(name, func(t *testing.T) {
 			r, wire := startRelayed(t, patientLeases, func(o *proxy.Options) { o.Cache.Invalidation = proxy.InvalidationBoth })
 			r.warm("HGETALL", hashKey)
-			wire.mute(sort)
+			wire.Mute(sort)
 			r.front[0].Cmd("COSKY.SYNC")
 			calls := r.redis.InfoField("commandstats", "cmdstat_ping")
 			clustertest.Await(t, "the question to reach Redis", func() error {
@@ -115,12 +115,12 @@ func TestSyncTellsOfADeadStream(t *testing.T) {
 				}
 				return nil
 			})
-			wire.cut(sort)
+			wire.Cut(sort)
 			got := r.front[0].ReadReply()
-			if !strings.HasPrefix(got, "-ERR COSKY.SYNC found the invalidation stream of backend "+wire.addr+" dead (") {
+			if !strings.HasPrefix(got, "-ERR COSKY.SYNC found the invalidation stream of backend "+wire.Addr+" dead (") {
 				t.Errorf("got %q", got)
 			}
-			wire.unmute(sort)
+			wire.Unmute(sort)
 			clustertest.Await(t, "a barrier to be passed again", func() error {
 				if got := r.front[0].Do("COSKY.SYNC"); got != "+OK\r\n" {
 					return fmt.Errorf("%q", got)

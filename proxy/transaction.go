@@ -27,6 +27,7 @@ type transaction struct {
 	block      []byte // the commands, as they are sent
 	touches    []touch
 	barrier    bool
+	hotEpoch   uint32 // the loop's at MULTI
 	target     target
 	routed     bool // target is decided by a key seen so far
 	infos      []queuedInfo
@@ -67,12 +68,12 @@ func endsTransaction(cmd *command.Command) bool {
 func (s *session) multi(cmd *command.Command, _ [][]byte, raw []byte) bool {
 	switch {
 	case s.tx == nil:
-		s.tx = &transaction{queueing: true, begin: bytes.Clone(raw)}
+		s.tx = &transaction{queueing: true, begin: bytes.Clone(raw), hotEpoch: s.loop.hotEpoch}
 	case s.tx.queueing:
 		s.errorNotAborting("ERR MULTI calls can not be nested")
 		return true
 	default:
-		s.tx.queueing, s.tx.begin = true, bytes.Clone(raw)
+		s.tx.queueing, s.tx.begin, s.tx.hotEpoch = true, bytes.Clone(raw), s.loop.hotEpoch
 	}
 	return s.ok(cmd)
 }
@@ -359,6 +360,10 @@ func (s *session) run(cmd *command.Command, tx *transaction, raw []byte) bool {
 		tx.pin.giveBack()
 		s.exclusive = true
 		tx.pin.strayed = tx.pin.strayed || tx.strays()
+	}
+	if tx.hotEpoch != l.hotEpoch { // commands were queued when other keys were hot
+		r.hotEpoch = tx.hotEpoch
+		s.exclusive = true
 	}
 	if len(tx.own) > 0 {
 		s.exclusive = true // what follows is about a session that EXEC may have changed

@@ -218,7 +218,10 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
 			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), Rules: rulesOf(n.Rules),
 		},
-		Hot: proxy.HotOptions{Sample: n.Hot.Sample, Interval: n.Hot.Interval},
+		Hot: proxy.HotOptions{
+			Sample: n.Hot.Sample, Interval: n.Hot.Interval,
+			Keys: n.Hot.Keys, MinReads: n.Hot.MinReads, Pinned: n.Hot.Pinned, Commands: n.Hot.Commands,
+		},
 		Auth: proxy.AuthOptions{
 			Mode: proxy.AuthMode(cfg.Auth.Mode), LogLength: cfg.Auth.LogMaxLen,
 			MaxCredentials: cfg.Auth.MaxCredentials, IdleTimeout: cfg.Auth.IdleTimeout,

@@ -32,6 +32,7 @@ func everything(t *testing.T) *conf.Config {
 	cfg, _, err := conf.Load([]string{
 		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
 		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
+		"--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

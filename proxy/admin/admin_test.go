@@ -42,7 +42,7 @@ func options() Options {
 		Cache:   func() nearcache.Stats { return nearcache.Stats{Entries: 11, Bytes: 12, Fills: 13} },
 		HotKeys: func(n int) []stats.HotKey {
 			return []stats.HotKey{
-				{Key: "item:1", Command: "get", Reads: 1234.56},
+				{Key: "item:1", Command: "get", Reads: 1234.56, Cached: "hot"},
 				{Key: "é \\ \"\n\xff\u200b", DB: 3, Command: "hgetall", Reads: 2},
 				{Key: "", Command: "get", Reads: 1},
 			}[:min(n, 3)]
@@ -144,7 +144,7 @@ func TestPages(t *testing.T) {
 	get := startServer(t, options())
 	for path, want := range map[string]string{
 		"/":                         "/metrics",
-		"/hotkeys?n=1":              "[\n  {\n    \"key\": \"item:1\",\n    \"db\": 0,\n    \"command\": \"get\",\n    \"reads_per_second\": 1234.56\n  }\n]\n",
+		"/hotkeys?n=1":              "[\n  {\n    \"key\": \"item:1\",\n    \"db\": 0,\n    \"command\": \"get\",\n    \"reads_per_second\": 1234.56,\n    \"cached\": \"hot\"\n  }\n]\n",
 		"/hotkeys":                  `"raw": "w6kgXCAiCv/igIs=",`,
 		"/healthz":                  "ok",
 		"/readyz":                   "ready",

@@ -28,6 +28,7 @@ type hotKey struct {
 	DB             int     `json:"db"`
 	Command        string  `json:"command"`
 	ReadsPerSecond float64 `json:"reads_per_second"`
+	Cached         string  `json:"cached"` // cosky, rule, hot or no
 }
 
 func hotKeys(w http.ResponseWriter, r *http.Request, get func(n int) []stats.HotKey) {
@@ -41,7 +42,7 @@ func hotKeys(w http.ResponseWriter, r *http.Request, get func(n int) []stats.Hot
 	}
 	list := make([]hotKey, 0, n)
 	for _, k := range get(n) {
-		h := hotKey{Key: printable(k.Key), DB: k.DB, Command: k.Command, ReadsPerSecond: k.Reads}
+		h := hotKey{Key: printable(k.Key), DB: k.DB, Command: k.Command, ReadsPerSecond: k.Reads, Cached: k.Cached}
 		if h.Key != k.Key {
 			h.Raw = []byte(k.Key)
 		}

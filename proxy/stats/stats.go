@@ -220,4 +220,5 @@ type HotKey struct {
 	DB      int     // database
 	Command string  // that read it last, in lower case
 	Reads   float64 // per second at present, at least
+	Cached  string  // why replies to that command are kept: "cosky", "rule", "hot"; "no" if they are not
 }
