@@ -64,6 +64,9 @@ func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, erro
 // Size returns the most bytes that AppendReply appends.
 func (e *Entry) Size() int { return len(e.wire) }
 
+// Until returns when the entry ends at the latest (mono nanoseconds).
+func (e *Entry) Until() int64 { return e.until }
+
 // AppendReply appends the whole reply, encoded for RESP3 or RESP2, to dst.
 func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 	if resp3 {

@@ -62,6 +62,18 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 	return e
 }
 
+// Peek returns what Get would, and changes nothing.
+func (r *Reader) Peek(q *Question, now int64) *Entry {
+	e := r.front[q.id>>(64-frontBits)].entry
+	if e == nil || !e.answers(q) {
+		e = r.c.store.get(q.id)
+	}
+	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
+		return nil
+	}
+	return e
+}
+
 // touch shows the store a hit of the front table, and lets go of an entry it no longer holds.
 func (r *Reader) touch(s *frontSlot) {
 	if r.c.store.get(s.hash) != s.entry {

@@ -81,6 +81,12 @@ func (c *Cache) End(s Stripe) {
 	}
 }
 
+// State returns how often s has changed so far, wrapping at 2^30, and how many writes to it are in flight.
+func (c *Cache) State(s Stripe) (changes, pending int) {
+	w := c.lines[s].load()
+	return int(w >> epochShift), int(w & pendingMask)
+}
+
 // Bump voids all entries and fetches that depend on s: something in it has changed,
 // or a reply that reveals its present state is about to be delivered.
 func (c *Cache) Bump(s Stripe) { c.lines[s].word.Add(uint64(epochOne)) }

@@ -2,9 +2,14 @@ package proxy
 
 import (
 	"bytes"
+	"math"
+	"slices"
+	"time"
 
 	"cosky-proxy/nearcache"
+	"cosky-proxy/nearcache/coskey"
 	"cosky-proxy/proxy/glob"
+	"cosky-proxy/proxy/heat"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
 	"cosky-proxy/router/command"
@@ -18,6 +23,8 @@ func (s *session) proxyCache(cmd *command.Command, args [][]byte, _ []byte) bool
 		run = func() bool { return s.flushCache(cmd) }
 	case equalFold(args[2], "FLUSH") && len(args) == 4:
 		run = func() bool { return s.purgeCache(cmd, args[3]) }
+	case equalFold(args[2], "INSPECT") && len(args) == 4:
+		run = func() bool { return s.inspectKey(cmd, args[3]) }
 	case equalFold(args[2], "STATS") && len(args) == 3:
 		run = func() bool { return s.cacheStats(cmd) }
 	default:
@@ -110,4 +117,76 @@ func (s *Server) appendCacheStats(b []byte, sum *stats.Snapshot, resp3 bool) []b
 		b = resp.AppendInt(appendString(b, f.name), int64(f.value))
 	}
 	return b
+}
+
+// inspectKey tells what is known here about a key in the client's database.
+func (s *session) inspectKey(cmd *command.Command, key []byte) bool {
+	r, ready := s.promise(cmd)
+	if !ready {
+		return false
+	}
+	l, name := s.loop, string(key)
+	gather(l, (*loop).heatKeys, func(parts [][]heat.Key) {
+		reads := 0.0
+		for _, k := range slices.Concat(parts...) {
+			if k.Name == name && k.DB == r.db {
+				reads += k.Rate
+			}
+		}
+		l.keep(r, l.appendInspection(nil, []byte(name), r.db, reads, r.resp3))
+	})
+	return true
+}
+
+func (l *loop) appendInspection(b, key []byte, db int32, reads float64, resp3 bool) []byte {
+	class, _ := coskey.Classify(key)
+	changes, pending := l.cache.State(l.cache.StripeOf(l.cache.Hash(key)))
+	n, _ := l.owner(l.target(key).slot)
+	node := ""
+	if n != nil {
+		node = n.addr
+	}
+	var entries []byte
+	count := 0
+	now := l.now()
+	for _, cmd := range l.table.All() {
+		rd := l.reads[cmd.ID]
+		if rd == nil || !cmd.AcceptsCount(2) || !rd.keeps([][]byte{nil, key}) {
+			continue
+		}
+		q := l.ask(db, cmd, rd, [][]byte{nil, key})
+		if e := l.reader.Peek(&q, now); e != nil {
+			count++
+			entries = command.AppendMapHeader(entries, 3, resp3)
+			entries = appendPair(entries, "command", cmd.Name)
+			entries = resp.AppendInt(appendString(entries, "bytes"), int64(e.Size()))
+			entries = resp.AppendInt(appendString(entries, "ends_in_ms"), (e.Until()-now)/int64(time.Millisecond))
+		}
+	}
+	b = command.AppendMapHeader(b, 9, resp3)
+	b = appendPair(b, "key", string(key))
+	b = resp.AppendInt(appendString(b, "db"), int64(db))
+	b = appendPair(b, "class", class.String())
+	b = appendStrings(appendString(b, "rules"), l.rulesOf(key))
+	b = appendPair(b, "node", node)
+	b = resp.AppendInt(appendString(b, "reads_per_second"), int64(math.Round(reads)))
+	b = resp.AppendInt(appendString(b, "writes_in_flight"), int64(pending))
+	b = resp.AppendInt(appendString(b, "changes"), int64(changes))
+	b = resp.AppendArray(appendString(b, "entries"), count)
+	return append(b, entries...)
+}
+
+// rulesOf names the rules that concern key, in the order in which they are looked at.
+func (l *loop) rulesOf(key []byte) (names []string) {
+	if l.rules != nil {
+		for _, r := range l.rules.rules {
+			if r.matches(key) {
+				names = append(names, r.Match)
+			}
+		}
+	}
+	if l.hot.keeps(key) {
+		names = append(names, l.srv.hotRule.Match)
+	}
+	return names
 }

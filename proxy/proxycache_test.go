@@ -2,8 +2,11 @@ package proxy_test
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/proxy"
@@ -88,11 +91,51 @@ func TestCacheStats(t *testing.T) {
 	}
 }
 
+// TestCacheInspect: what is known about a key, and that looking changes nothing.
+func TestCacheInspect(t *testing.T) {
+	r := startNear(t, hotOptions(0, "k"), func(o *proxy.Options) {
+		o.Cache.Rules = []proxy.Rule{{Match: "k*", Commands: []string{"get"}, TTL: time.Minute, MaxValue: 1 << 10}}
+	})
+	r.direct.Do("SET", "k", "value")
+	r.warm("GET", "k")
+	r.warm("STRLEN", "k") // pinned
+	r.warm("HGETALL", hashKey)
+	number := regexp.MustCompile(`(reads_per_second|changes|ends_in_ms)\r\n:\d+`)
+	inspect := func(key string) string {
+		return number.ReplaceAllString(r.front[0].Do("PROXY", "CACHE", "INSPECT", key), "$1\r\n:N")
+	}
+	node := fmt.Sprintf("$4\r\nnode\r\n$%d\r\n%s\r\n", len(r.redis.Addr), r.redis.Addr)
+	const counts = "$16\r\nreads_per_second\r\n:N\r\n$16\r\nwrites_in_flight\r\n:0\r\n$7\r\nchanges\r\n:N\r\n$7\r\nentries\r\n"
+	entry := func(head, command string, size int) string {
+		return fmt.Sprintf("%s$7\r\ncommand\r\n$%d\r\n%s\r\n$5\r\nbytes\r\n:%d\r\n$10\r\nends_in_ms\r\n:N\r\n", head, len(command), command, size)
+	}
+	k := "$3\r\nkey\r\n$1\r\nk\r\n$2\r\ndb\r\n:0\r\n$5\r\nclass\r\n$4\r\nnone\r\n$5\r\nrules\r\n*2\r\n$2\r\nk*\r\n$10\r\n(hot keys)\r\n" + node + counts + "*2\r\n"
+	if got, want := inspect("k"), "*18\r\n"+k+entry("*6\r\n", "get", 11)+entry("*6\r\n", "strlen", 4); got != want {
+		t.Errorf("RESP2:\n got %q\nwant %q", got, want)
+	}
+	r.front[0].Do("HELLO", "3")
+	if got, want := inspect("k"), "%9\r\n"+k+entry("%3\r\n", "get", 11)+entry("%3\r\n", "strlen", 4); got != want {
+		t.Errorf("RESP3:\n got %q\nwant %q", got, want)
+	}
+	if got := inspect(hashKey); !strings.Contains(got, "$5\r\nclass\r\n$6\r\nconfig\r\n$5\r\nrules\r\n*0\r\n") || !strings.HasSuffix(got, "entries\r\n*1\r\n"+entry("%3\r\n", "hgetall", 8)) {
+		t.Errorf("a hash of CoSky's: %q", got)
+	}
+	if got := inspect("unknown"); !strings.HasSuffix(got, "entries\r\n*0\r\n") {
+		t.Errorf("an unknown key: %q", got)
+	}
+	r.front[1].Do("PROXY", "CACHE", "FLUSH", "k*")
+	if got := inspect("k"); !strings.HasSuffix(got, "entries\r\n*0\r\n") {
+		t.Errorf("after a flush: %q", got)
+	}
+}
+
 func TestCacheCommandsAreRefused(t *testing.T) {
 	r := startNear(t, func(o *proxy.Options) { o.Cache.Cache, o.Cache.Invalidation = nil, proxy.InvalidationOff })
 	for call, want := range map[string]string{
 		"PROXY CACHE FLUSH":     "-ERR the near-cache is off: nearcache.invalidation\r\n",
 		"PROXY CACHE STATS":     "-ERR the near-cache is off: nearcache.invalidation\r\n",
+		"PROXY CACHE INSPECT k": "-ERR the near-cache is off: nearcache.invalidation\r\n",
+		"PROXY CACHE INSPECT":   "-ERR unknown subcommand or wrong number of arguments for 'INSPECT'. Try PROXY HELP.\r\n",
 		"PROXY CACHE FLUSH a b": "-ERR unknown subcommand or wrong number of arguments for 'FLUSH'. Try PROXY HELP.\r\n",
 		"PROXY CACHE STATS x":   "-ERR unknown subcommand or wrong number of arguments for 'STATS'. Try PROXY HELP.\r\n",
 		"PROXY CACHE NOSUCH":    "-ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try PROXY HELP.\r\n",

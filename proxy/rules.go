@@ -171,6 +171,11 @@ func (s *Server) newRuleCounters() []stats.Rule {
 	return counters
 }
 
+// anyBare reports whether a rule keeps replies without the backend's invalidations.
+func (rs *ruleSet) anyBare() bool {
+	return rs != nil && slices.ContainsFunc(rs.rules, func(r *keyRule) bool { return r.Bare })
+}
+
 func (rs *ruleSet) count() int {
 	if rs == nil {
 		return 0

@@ -74,8 +74,9 @@ const maxBarrier = 365 * 24 * time.Hour
 
 func (b *barrier) start() {
 	l := b.loop
-	if !l.srv.tracks() {
-		// Events tell what CoSky's scripts have done, not what anybody else has.
+	if !l.srv.tracks() || l.rules.anyBare() {
+		// Events tell what CoSky's scripts have done, not what anybody else has, and some
+		// rules do without any stream.
 		l.cache.Bump(nearcache.All)
 	}
 	b.missing = 1
