@@ -18,7 +18,7 @@ REDIS    ?= redis-server
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
 
-run: build ## build and start on an embedded backend; ARGS='--listen :7000' adds options
+run: build ## build and start on an embedded backend; ARGS='--listen :7000 --admin off' adds options
 	@exec bin/cosky-proxy $(ARGS)
 
 tools: # install redis-server and what else the tests start, where it is missing

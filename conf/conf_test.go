@@ -284,7 +284,7 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--cluster-facade", "h:0"}, want: []string{"nobody can connect to port 0"}},
 		{args: []string{"--cluster-facade", "h:1,i:1"}, want: []string{"not host:port"}},
 		{args: []string{"--cluster-facade", "h:1", "--cluster-announce", "h:2"}, want: []string{"cluster_announce h:2 (flag --cluster-announce) must be one of cluster_facade h:1 (flag --cluster-facade)"}},
-		{args: []string{"--cluster-announce", "h:2"}, want: []string{"must be one of cluster_facade off (default)"}},
+		{args: []string{"--cluster-announce", "h:2"}, want: []string{"needs cluster_facade, which is off"}},
 		{args: []string{"--cluster-node-timeout", "1ms"}, want: []string{"out of range; allowed: 0, or a duration", "from 100ms to 1h"}},
 		{args: []string{"--cluster-node-timeout", "soon"}, want: []string{"not a duration with a unit"}},
 		{file: "auth:\n  mode: proxy\n  users:\n    - a on\n    - b on #hunter2 ~x\n", want: []string{"cannot use the value of auth.users", ":3): YAML takes what follows", "quotes"}},

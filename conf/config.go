@@ -171,7 +171,6 @@ func Default() *Config {
 			Hot: Hot{
 				Sample:   16,
 				Interval: 10 * time.Second,
-				Keys:     20,
 				MinReads: 100,
 			},
 		},

@@ -257,6 +257,9 @@ func (l *loader) finish() error {
 	if err := l.finishRules(); err != nil {
 		return err
 	}
+	if c.ClusterAnnounce != "" && len(c.ClusterFacade) == 0 {
+		return fmt.Errorf("%s needs cluster_facade, which is off", l.described("cluster_announce"))
+	}
 	if c.ClusterAnnounce != "" && !slices.Contains(c.ClusterFacade, c.ClusterAnnounce) {
 		return fmt.Errorf("%s must be one of %s", l.described("cluster_announce"), l.described("cluster_facade"))
 	}

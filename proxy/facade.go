@@ -388,3 +388,20 @@ func appendClusterHelp(b []byte) []byte {
 	}
 	return b
 }
+
+// notInCluster refuses what would bring data where clients of a cluster cannot be (db.c).
+func (s *session) notInCluster(cmd *command.Command, _ [][]byte, _ []byte) bool {
+	s.errorf("ERR %s is not allowed in cluster mode", strings.ToUpper(cmd.Name))
+	return true
+}
+
+// copyInCluster passes COPY on within the one database (db.c: copyCommand).
+func (s *session) copyInCluster(cmd *command.Command, args [][]byte, raw []byte) bool {
+	for i := 3; i+1 < len(args); i++ {
+		if equalFold(args[i], "DB") && string(args[i+1]) != "0" {
+			s.refuse("ERR Copying to another database is not allowed in cluster mode")
+			return true
+		}
+	}
+	return s.forward(cmd, args, raw)
+}

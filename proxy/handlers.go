@@ -115,6 +115,10 @@ func newHandlers(o *Options, t *command.Table) []handler {
 		set((*session).functionLoad, "function|load")
 		set((*session).configEverywhere, "config|set")
 	}
+	if len(o.Facade.Addrs) > 0 {
+		set((*session).notInCluster, "move", "swapdb")
+		set((*session).copyInCluster, "copy")
+	}
 	if o.Auth.Mode == AuthProxy {
 		setACLHandlers(set)
 	}

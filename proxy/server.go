@@ -300,7 +300,7 @@ func (s *Server) Ready() error {
 	case s.draining.Load():
 		return errors.New("draining")
 	case s.opts.Topology.Current() == nil:
-		return errors.New("no topology yet")
+		return errors.New("the backend has not been reached yet; the log says why")
 	case s.down.Load() > 0:
 		return errors.New("a backend node cannot be reached or refuses the login; the log says which")
 	}

@@ -272,7 +272,7 @@ func (s *session) exec(cmd *command.Command, _ [][]byte, raw []byte) bool {
 		return false
 	case s.watchesElsewhere(tx):
 		s.endTransaction()
-		s.refuse(errWatchApart)
+		s.refuse("ERR the watched keys and those of the transaction are on different nodes of the Redis Cluster")
 		return true
 	case tx.aborted && tx.live == nil:
 		s.endTransaction()

@@ -26,7 +26,7 @@ func printBanner(w io.Writer, cfg *conf.Config, addrs []string, adminAddr string
   admin    %s
 
 `, version, strings.Join(addrs, ", "), backend, pages)
-	printTrial(w, cliFor(addrs[0]), cfg.NearCache.Invalidation != "off")
+	printTrial(w, cliFor(addrs[0]), cfg.NearCache.Invalidation != "off" && cfg.Auth.Mode == "off")
 }
 
 // printTrial suggests commands that show the proxy at work, and the near-cache if
@@ -34,7 +34,7 @@ func printBanner(w io.Writer, cfg *conf.Config, addrs []string, adminAddr string
 func printTrial(w io.Writer, cli string, cached bool) {
 	title, commands := "Try it:", []string{"SET hello world", "GET hello", "INFO proxy"}
 	if cached {
-		title = "Try a CoSky configuration; read it a few times and watch nearcache_hits grow:"
+		title = "Try a CoSky configuration; read it a few times within a second and watch nearcache_hits grow:"
 		commands = []string{
 			"HSET 'demo-{x}:cfg:hello' configId hello data 'Hello, CoSky' version 1",
 			"HGETALL 'demo-{x}:cfg:hello'",

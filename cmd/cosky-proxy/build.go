@@ -52,7 +52,7 @@ func readUsers(cfg *conf.Config, opts *proxy.Options) error {
 	case a.File != "":
 		var content []byte
 		if content, err = os.ReadFile(a.File); err != nil {
-			return fmt.Errorf("cannot read the users of auth.file: %w", err)
+			return mistake{fmt.Errorf("cannot read the users of auth.file: %w", err)}
 		}
 		opts.Auth.Users, err = acl.ParseFile(a.File, content)
 	default:
@@ -63,7 +63,7 @@ func readUsers(cfg *conf.Config, opts *proxy.Options) error {
 		opts.Auth.Users, err = acl.Parse("auth.users", lines, true)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot use the users: %w", err)
+		return mistake{fmt.Errorf("cannot use the users: %w", err)}
 	}
 	if d := opts.Auth.Users.Default(); d.NoPass() && d.Enabled() {
 		opts.Logger.Warn("clients need no password: the default user has none", "rules", d.String())

@@ -31,7 +31,7 @@ func everything(t *testing.T) *conf.Config {
 	t.Helper()
 	cfg, _, err := conf.Load([]string{
 		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
-		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
+		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.hot.keys=5", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
 		"--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
 	}, nil)
 	if err != nil {
@@ -92,8 +92,8 @@ func TestUsersAreRead(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--auth.users", "default off", "--auth.users", "app on >hunter2 %x~"}, "cannot use the users: auth.users:2: Syntax error"},
-		{[]string{"--auth.file", file}, "cannot use the users: " + file + ":2: Error in applying operation '+nosuch': Unknown command or category name in ACL"},
+		{[]string{"--auth.users", "default off", "--auth.users", "app on >hunter2 %x~"}, "cannot use the users: auth.users:2: user 'app': Syntax error"},
+		{[]string{"--auth.file", file}, "cannot use the users: " + file + ":2: user 'app': Error in applying operation '+nosuch': Unknown command or category name in ACL"},
 		{[]string{"--auth.file", "/nosuch"}, "cannot read the users of auth.file: open /nosuch: no such file or directory"},
 	} {
 		cfg, _, err := conf.Load(append(c.args, "--auth.mode=proxy"), nil)

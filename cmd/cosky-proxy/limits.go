@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -49,12 +50,12 @@ func isSet(environ []string, name string) bool {
 }
 
 // raiseFileLimit raises the number of files this process may open to the most it is
-// allowed, and warns when that is too few for the configuration.
-func raiseFileLimit(cfg *conf.Config, logger *slog.Logger) {
+// allowed, which it returns.
+func raiseFileLimit(logger *slog.Logger) uint64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		logger.Warn("cannot read the limit of open files", "error", err)
-		return
+		return math.MaxUint64
 	}
 	if limit.Cur < limit.Max {
 		raised := limit
@@ -64,9 +65,14 @@ func raiseFileLimit(cfg *conf.Config, logger *slog.Logger) {
 			limit = raised
 		}
 	}
-	if need := filesNeeded(cfg); limit.Cur < need {
-		logger.Warn("the limit of open files is too low for the configuration: raise ulimit -n or lower clients.max",
-			"limit", limit.Cur, "needed", need, "clients.max", cfg.Clients.Max)
+	return limit.Cur
+}
+
+// checkFileLimit warns when the limit of open files is too low for the configuration.
+func checkFileLimit(cfg *conf.Config, limit uint64, logger *slog.Logger) {
+	if need := filesNeeded(cfg); limit < need {
+		logger.Warn("the limit of open files is too low for the configuration, should every client come and hold a private backend connection: raise ulimit -n, or lower clients.max or upstream.max_pins",
+			"limit", limit, "needed", need, "clients.max", cfg.Clients.Max, "upstream.max_pins", cfg.Upstream.MaxPins)
 	}
 }
 

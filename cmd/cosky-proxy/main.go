@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -74,19 +75,25 @@ func run(args, environ []string, stdout, stderr io.Writer, build builder) int {
 	logger := newLogger(cfg, stderr)
 	limitMemory(cfg, environ)
 	spareProcessor(cfg, environ)
-	raiseFileLimit(cfg, logger)
+	files := raiseFileLimit(logger)
 	ctx, stop := stopOnSignal(logger)
 	defer stop()
-	err = serve(ctx, cfg, logger, stdout, build)
-	if err != nil && ctx.Err() == nil { // what fails because of a stop is no failure
-		fmt.Fprintf(stderr, "cosky-proxy: %v\n", err)
-		return exitFailed
+	err = serve(ctx, cfg, files, logger, stdout, build)
+	if err == nil || ctx.Err() != nil { // what fails because of a stop is no failure
+		return exitOK
 	}
-	return exitOK
+	fmt.Fprintf(stderr, "cosky-proxy: %v\n", err)
+	if m := (mistake{}); errors.As(err, &m) {
+		return exitUsage
+	}
+	return exitFailed
 }
 
-// serve starts everything, waits for ctx, and stops everything.
-func serve(ctx context.Context, cfg *conf.Config, logger *slog.Logger, stdout io.Writer, build builder) error {
+// mistake is an error of the configuration that only building can find.
+type mistake struct{ error }
+
+// serve starts everything, waits for ctx, and stops everything. files is how many may be open.
+func serve(ctx context.Context, cfg *conf.Config, files uint64, logger *slog.Logger, stdout io.Writer, build builder) error {
 	s, release, err := build(ctx, cfg, logger)
 	if err != nil {
 		return err
@@ -101,6 +108,7 @@ func serve(ctx context.Context, cfg *conf.Config, logger *slog.Logger, stdout io
 	}
 	defer stopAdmin()
 	printBanner(stdout, cfg, s.Addrs(), adminAddr)
+	checkFileLimit(cfg, files, logger)
 	err = s.Run(ctx)
 	logger.Info("stopped")
 	return err

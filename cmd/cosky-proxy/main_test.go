@@ -247,7 +247,8 @@ func TestTooFewFilesAreReported(t *testing.T) {
 	var log bytes.Buffer
 	cfg := conf.Default()
 	cfg.Clients.Max = 1 << 40
-	raiseFileLimit(cfg, slog.New(slog.NewTextHandler(&log, nil)))
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	checkFileLimit(cfg, raiseFileLimit(logger), logger)
 	if !strings.Contains(log.String(), "too low") {
 		t.Errorf("log %q", log.String())
 	}

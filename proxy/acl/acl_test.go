@@ -159,8 +159,8 @@ func TestUsersAreShownAsRedisShowsThem(t *testing.T) {
 
 func TestErrorsNameEveryLineAndNoPassword(t *testing.T) {
 	_, err := Parse("auth.users", []string{"a on >hunter2 %Z~x", "", "b +nosuch", "user c on", "c off", "d >hunter2\"", "on (x"}, true)
-	const want = "auth.users:1: Syntax error; auth.users:3: Error in applying operation '+nosuch': Unknown command or category name in ACL; " +
-		"auth.users:5: Duplicate user 'c' found; auth.users:6: unbalanced quotes in acl line; auth.users:7: Unmatched parenthesis in acl selector starting at '(x'."
+	const want = "auth.users:1: user 'a': Syntax error; auth.users:3: user 'b': Error in applying operation '+nosuch': Unknown command or category name in ACL; " +
+		"auth.users:5: Duplicate user 'c' found; auth.users:6: unbalanced quotes in acl line; auth.users:7: user 'on': Unmatched parenthesis in acl selector starting at '(x'."
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

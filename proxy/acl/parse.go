@@ -52,7 +52,9 @@ func Parse(source string, lines []string, quoted bool) (*Users, error) {
 		case us.byName[name] != nil:
 			err = ruleError("Duplicate user '" + name + "' found")
 		default:
-			us.byName[name], err = newUser(name, words[1:])
+			if us.byName[name], err = newUser(name, words[1:]); err != nil {
+				err = fmt.Errorf("user '%s': %w", name, err)
+			}
 		}
 		problems = append(problems, locate(source, i, err))
 	}

@@ -82,7 +82,7 @@ func (s *Server) Listen() error {
 		if errors.As(err, &call) {
 			err = call.Err // the rest of the text repeats the address
 		}
-		return fmt.Errorf("cannot listen on %q for admin: %w", s.opts.Addr, err)
+		return fmt.Errorf("cannot listen on %q for admin: %w; --admin takes another address, or off", s.opts.Addr, err)
 	}
 	s.listener = l
 	return nil
