@@ -18,6 +18,7 @@ type Entry struct {
 	kind  Kind
 	db    int32
 	until int64 // mono nanoseconds
+	ends  int64 // when the key itself does (mono nanoseconds): not even standing in goes on after it
 
 	// set by Fill before the entry is published
 	id     uint64 // what its way in the directory must say
@@ -58,8 +59,13 @@ func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, erro
 		kind:  q.Kind,
 		db:    q.DB,
 		until: until,
+		ends:  until,
 	}, nil
 }
+
+// Outlive says that the key itself lives until ends (mono nanoseconds), later than the entry
+// is served for current. It must be called before Fill.
+func (e *Entry) Outlive(ends int64) { e.ends = max(e.ends, ends) }
 
 // Size returns the most bytes that AppendReply appends.
 func (e *Entry) Size() int { return len(e.wire) }
@@ -90,9 +96,26 @@ func (e *Entry) cost() int64 {
 // too old for this read was complete before the read began, and none of the
 // conditions, once broken, mends.
 func (e *Entry) valid(c *Cache, now int64) bool {
-	if now >= e.until {
+	return now < e.until && e.unchanged(c) && e.alive(now)
+}
+
+// standsIn reports whether the entry may be served at now although nobody vouches for it
+// any more: nothing that has happened here since has made it void, its key has not
+// expired, and all that vouched for it did so at since or later.
+func (e *Entry) standsIn(c *Cache, now, since int64) bool {
+	if now >= e.ends || since >= e.until || !e.unchanged(c) {
 		return false
 	}
+	for _, p := range e.leases {
+		if p != nil && !p.Reached(since) {
+			return false
+		}
+	}
+	return true
+}
+
+// unchanged reports whether the words and the way are still those of the entry's fill.
+func (e *Entry) unchanged(c *Cache) bool {
 	key := &e.deps[0]
 	l := &c.lines[key.stripe]
 	home := l
@@ -108,6 +131,11 @@ func (e *Entry) valid(c *Cache, now int64) bool {
 			return false
 		}
 	}
+	return true
+}
+
+// alive reports whether all that vouches for the entry does so at now.
+func (e *Entry) alive(now int64) bool {
 	for _, p := range e.leases {
 		if p != nil && !p.Alive(now) {
 			return false

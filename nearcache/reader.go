@@ -74,6 +74,21 @@ func (r *Reader) Peek(q *Question, now int64) *Entry {
 	return e
 }
 
+// StandIn returns an entry that may be served at now in place of an answer that nobody can
+// give because its source is out of reach, or nil. since bounds how long ago: whatever vouched for
+// the entry did so then or later (mono nanoseconds). What the caller owes on top: none of this once the source has
+// answered again, which takes a Bump of All before its first answer is delivered.
+//
+// Per key, reads stay in order without that: an answer that was delivered, and a write that may have
+// been executed, have voided all older entries of the key here as ever.
+func (r *Reader) StandIn(q *Question, now, since int64) *Entry {
+	e := r.c.store.get(q.id)
+	if e == nil || !e.answers(q) || !e.standsIn(r.c, now, since) || r.c.purged(e) {
+		return nil
+	}
+	return e
+}
+
 // touch shows the store a hit of the front table, and lets go of an entry it no longer holds.
 func (r *Reader) touch(s *frontSlot) {
 	if r.c.store.get(s.hash) != s.entry {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"math"
 	"time"
 
 	"cosky-proxy/nearcache"
@@ -118,6 +119,11 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 			s.hit(cmd, e)
 			return true
 		}
+		if e := l.standIn(l.target(q.Key).slot, &q); e != nil {
+			l.stats.StaleHits++
+			s.serve(cmd, e)
+			return true
+		}
 	}
 	if s.fetching >= maxFetching {
 		return !s.drain()
@@ -128,7 +134,7 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 		return true
 	}
 	l.stats.Bypasses++
-	return s.forward(cmd, args, raw)
+	return s.passOn(cmd, args, raw)
 }
 
 // maxFetching bounds the fetches one client waits for. Their replies, up to max_entry
@@ -137,8 +143,13 @@ const maxFetching = 8
 
 // hit answers from memory.
 func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
+	s.loop.stats.Hits++
+	s.serve(cmd, e)
+}
+
+// serve answers with an entry.
+func (s *session) serve(cmd *command.Command, e *nearcache.Entry) {
 	l := s.loop
-	l.stats.Hits++
 	l.stats.Commands[cmd.ID].Calls++
 	if s.mute.on {
 		return
@@ -443,15 +454,19 @@ func (l *loop) askAgain(r *request, f *fetch) {
 
 // entry builds the entry; its life ends with the key's.
 func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
-	until := f.until
+	ends := int64(math.MaxInt64)
 	switch _, ms, _ := resp.ReadHeader(pttl); {
 	case ms >= 0:
 		// Redis counts whole milliseconds, so one may have begun before the fetch was sent.
-		until = min(until, f.sentAt+(ms-1)*int64(time.Millisecond))
+		ends = f.sentAt + (ms-1)*int64(time.Millisecond)
 	case ms == -2 && !f.read.showsAbsence(f.body):
-		until = 0 // expired between the two commands
+		ends = 0 // expired between the two commands
 	}
-	return nearcache.NewEntry(&f.question, f.shape, f.body, until)
+	e, err := nearcache.NewEntry(&f.question, f.shape, f.body, min(f.until, ends))
+	if err == nil {
+		e.Outlive(ends)
+	}
+	return e, err
 }
 
 // giveUp ends a fetch that brought nothing to keep. A wrong type is the answer for
@@ -485,6 +500,13 @@ func (f *fetch) giveUp(l *loop) {
 // bypass sends a read that waited in vain for a fetch to the owner of its key.
 // pending keeps all others past the cache until it is answered.
 func (l *loop) bypass(r *request, f *fetch, pending bool) {
+	if l.srv.opts.Cache.StaleFor > 0 {
+		r.raw = append(r.raw[:0], f.raw...)
+		r.spared = true
+		if l.standInFor(r) {
+			return
+		}
+	}
 	n, cause := l.owner(r.slot)
 	var ln *lane
 	if cause == "" {
@@ -565,6 +587,10 @@ func (l *loop) invalidateAll(ln *lane) {
 // startLease begins proving that a fetch lane is alive.
 func (ln *lane) startLease() {
 	ln.lease = new(lease.Lease)
+	if old := ln.node.fallen[ln.key.db]; old != nil { // what it missed, this one will show
+		old.Forget()
+		delete(ln.node.fallen, ln.key.db)
+	}
 	ln.beat()
 }
 

@@ -25,6 +25,7 @@ type Server struct {
 	loops   []*loop
 	scripts *scriptMemory
 	roster  *roster
+	outages outages      // guards itself
 	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
 	keeps   *ruleSet     // nearcache.rules; nil: none
 	hotRule *keyRule     // of hot keys; nil: there are none
