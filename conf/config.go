@@ -90,6 +90,8 @@ type NearCache struct {
 	Stripes      int           // epoch counters; a power of two
 	Rules        []CacheRule   // what is cached besides CoSky's keys
 	Hot          Hot
+
+	StaleFor time.Duration // on_backend_loss: how long cached values stand in for a backend that is out of reach; 0: not at all
 }
 
 // Hot says which reads are counted, and which keys are cached because they are read most.

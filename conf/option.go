@@ -20,6 +20,7 @@ type option struct {
 	help     string // effect, in words
 	common   bool   // listed first in the help text
 	list     bool   // takes several texts
+	choice   bool   // takes a word that may have a value of its own, in the file also as one key with a value
 	mappings bool   // which a file may write as mappings
 	between  string // separates the texts of a list in an environment variable; empty: a comma
 
@@ -345,5 +346,35 @@ func secretLines(key string, p *[]Secret, arg, help string) option {
 			*p = list
 			return nil
 		},
+	}
+}
+
+// serveStale is the form of nearcache.on_backend_loss that has a duration behind it.
+const serveStale = "serve_stale"
+
+// onBackendLoss takes "bypass", which is 0, or serve_stale with a duration.
+func onBackendLoss(key string, p *time.Duration, help string) option {
+	const least, most = 100 * time.Millisecond, 24 * time.Hour
+	return option{
+		key: key, arg: "bypass|serve_stale:TIME", help: help, choice: true,
+		allowed: fmt.Sprintf("bypass, or serve_stale and a duration from %s to %s, as in serve_stale:30s", formatDuration(least), formatDuration(most)),
+		get: func() string {
+			if *p == 0 {
+				return "bypass"
+			}
+			return serveStale + ":" + formatDuration(*p)
+		},
+		set: scalar(func(text string) error {
+			if text == "bypass" {
+				*p = 0
+				return nil
+			}
+			word, text, found := strings.Cut(text, ":")
+			if !found || word != serveStale {
+				return errors.New("unknown word")
+			}
+			d, err := parseDuration(strings.TrimSpace(text))
+			return assign(p, d, least, most, err)
+		}),
 	}
 }

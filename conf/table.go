@@ -71,6 +71,7 @@ func options(c *Config) []option {
 		number("nearcache.hot.min_reads", &nc.Hot.MinReads, 1, 1_000_000_000, "reads per second that such a key must have"),
 		keys("nearcache.hot.pinned", &nc.Hot.Pinned, "keys that are cached besides, however seldom they are read; a flag may be repeated"),
 		commands("nearcache.hot.commands", &nc.Hot.Commands, "commands whose replies are cached of hot keys; off: all that nearcache.rules can name"),
+		onBackendLoss("nearcache.on_backend_loss", &nc.StaleFor, "what is cached while the backend is out of reach: nothing is served, or it stands in for so long at most"),
 
 		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
 		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),

@@ -225,6 +225,7 @@ func (l *loop) standInFor(r *request) bool {
 		return false
 	}
 	l.stats.StaleHits++
+	l.disclaim(r)
 	r.barrier = false
 	l.deliverEntry(r, e)
 	return true

@@ -216,7 +216,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		},
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
-			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), Rules: rulesOf(n.Rules),
+			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), StaleFor: n.StaleFor, Rules: rulesOf(n.Rules),
 		},
 		Hot: proxy.HotOptions{
 			Sample: n.Hot.Sample, Interval: n.Hot.Interval,
