@@ -87,7 +87,7 @@ type NearCache struct {
 	MaxStaleness time.Duration // how long a silent invalidation stream is trusted
 	TTL          time.Duration // longest life of an entry
 	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
-	Stripes      int           // epoch counters; a power of two
+	Stripes      int           // epoch counters; a power of two; 0: as many as MaxBytes asks for
 	Rules        []CacheRule   // what is cached besides CoSky's keys
 	Hot          Hot
 
@@ -169,7 +169,6 @@ func Default() *Config {
 			MaxStaleness: time.Second,
 			TTL:          60 * time.Second,
 			PubSubTTL:    time.Second,
-			Stripes:      65536,
 			Hot: Hot{
 				Sample:   16,
 				Interval: 10 * time.Second,

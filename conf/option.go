@@ -126,16 +126,16 @@ func assign[T int | int64 | Bytes | time.Duration](p *T, v, least, most T, err e
 	return nil
 }
 
-// powerOfTwo narrows a number option.
+// powerOfTwo narrows a number option to 0 and powers of two.
 func powerOfTwo(o option, p *int) option {
-	o.allowed = "a power of two, " + o.allowed
+	o.allowed = "0 or a power of two, " + o.allowed
 	set := o.set
 	o.set = func(texts []string) error {
 		old := *p
 		if err := set(texts); err != nil {
 			return err
 		}
-		if bits.OnesCount(uint(*p)) != 1 {
+		if bits.OnesCount(uint(*p)) > 1 {
 			*p = old
 			return errors.New("not a power of two")
 		}

@@ -10,11 +10,11 @@ import (
 // once filled and may be held and read by any number of loops.
 type Entry struct {
 	// static
-	key   []byte // aliases the same allocation as wire
-	rest  []byte // so does this
-	wire  []byte // beginning in RESP3, beginning in RESP2, what they share: a RESP2 reply is one copy
-	head3 uint32 // bytes of the first
-	head  uint32 // bytes of the first two
+	buf   []byte // beginning in RESP3, beginning in RESP2, what they share (a RESP2 reply is one copy); key; rest
+	head3 uint32 // bytes of the beginning in RESP3
+	head  uint32 // bytes of both beginnings
+	size  uint32 // bytes of the three, which are what goes over the wire
+	tail  uint32 // bytes of them and of the key
 	kind  Kind
 	db    int32
 	until int64 // mono nanoseconds
@@ -47,15 +47,14 @@ func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, erro
 	if err != nil {
 		return nil, err
 	}
-	end := len(buf)
+	size := len(buf)
 	buf = append(append(buf, q.Key...), q.Rest...)
-	mid := end + len(q.Key)
 	return &Entry{
-		key:   buf[end:mid:mid],
-		rest:  buf[mid:],
-		wire:  buf[:end:end],
+		buf:   buf,
 		head3: uint32(head3),
 		head:  uint32(head),
+		size:  uint32(size),
+		tail:  uint32(size + len(q.Key)),
 		kind:  q.Kind,
 		db:    q.DB,
 		until: until,
@@ -68,7 +67,7 @@ func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, erro
 func (e *Entry) Outlive(ends int64) { e.ends = max(e.ends, ends) }
 
 // Size returns the most bytes that AppendReply appends.
-func (e *Entry) Size() int { return len(e.wire) }
+func (e *Entry) Size() int { return int(e.size) }
 
 // Until returns when the entry ends at the latest (mono nanoseconds).
 func (e *Entry) Until() int64 { return e.until }
@@ -76,16 +75,16 @@ func (e *Entry) Until() int64 { return e.until }
 // AppendReply appends the whole reply, encoded for RESP3 or RESP2, to dst.
 func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 	if resp3 {
-		dst = append(dst, e.wire[:e.head3]...)
-		return append(dst, e.wire[e.head:]...)
+		dst = append(dst, e.buf[:e.head3]...)
+		return append(dst, e.buf[e.head:e.size]...)
 	}
-	return append(dst, e.wire[e.head3:]...)
+	return append(dst, e.buf[e.head3:e.size]...)
 }
 
 // cost returns the bytes the entry is charged with: what it occupies, with its key
 // and the store's bookkeeping.
 func (e *Entry) cost() int64 {
-	return int64(cap(e.wire)+cap(e.key)+cap(e.rest)) + int64(unsafe.Sizeof(*e)) + storeOverhead
+	return int64(cap(e.buf)) + int64(unsafe.Sizeof(*e)) + storeOverhead
 }
 
 // valid reports whether the entry may be served at now: nothing happened to its
@@ -164,6 +163,6 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 // answers reports whether the entry is the reply to this very question: a hash only
 // says where to look.
 func (e *Entry) answers(q *Question) bool {
-	return e.kind == q.Kind && e.db == q.DB && string(e.key) == string(q.Key) &&
-		len(e.rest) == len(q.Rest) && (len(q.Rest) == 0 || string(e.rest) == string(q.Rest))
+	return e.kind == q.Kind && e.db == q.DB && string(e.buf[e.size:e.tail]) == string(q.Key) &&
+		len(e.buf)-int(e.tail) == len(q.Rest) && (len(q.Rest) == 0 || string(e.buf[e.tail:]) == string(q.Rest))
 }

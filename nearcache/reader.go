@@ -97,7 +97,7 @@ func (r *Reader) touch(s *frontSlot) {
 }
 
 func (r *Reader) keep(s *frontSlot, e *Entry) {
-	if len(e.wire) > frontMaxEntry {
+	if e.size > frontMaxEntry {
 		return
 	}
 	r.drop(s)
