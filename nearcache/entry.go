@@ -1,6 +1,7 @@
 package nearcache
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"cosky-proxy/nearcache/lease"
@@ -17,6 +18,7 @@ type Entry struct {
 	tail  uint32 // bytes of them and of the key
 	kind  Kind
 	db    int32
+	waste uint8 // see Fetch
 	until int64 // mono nanoseconds
 	ends  int64 // when the key itself does (mono nanoseconds): not even standing in goes on after it
 
@@ -28,6 +30,9 @@ type Entry struct {
 	home   Stripe // whose directory has its way
 	n      uint8
 	way    uint8
+
+	// atomic
+	used atomic.Bool // somebody has been served from it
 }
 
 // serialBits is the lower part of an identity, unique to the fill; above it are bits
@@ -65,6 +70,9 @@ func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, erro
 // Outlive says that the key itself lives until ends (mono nanoseconds), later than the entry
 // is served for current. It must be called before Fill.
 func (e *Entry) Outlive(ends int64) { e.ends = max(e.ends, ends) }
+
+// Use notes that the entry is worth having: several readers have been waiting for it.
+func (e *Entry) Use() { e.used.Store(true) }
 
 // Size returns the most bytes that AppendReply appends.
 func (e *Entry) Size() int { return int(e.size) }
@@ -155,6 +163,7 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.deps = f.deps
 	e.home = f.home.stripe
 	e.n = uint8(f.n)
+	e.waste = f.waste
 	if c.rules.seal != nil {
 		c.rules.seal(e)
 	}

@@ -58,6 +58,9 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
 		return nil
 	}
+	if !e.used.Load() { // who serves from front tables has been here first
+		e.used.Store(true)
+	}
 	r.keep(s, e)
 	return e
 }

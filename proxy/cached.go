@@ -372,6 +372,13 @@ func (f *fetch) land(l *loop, pttl []byte) {
 		f.giveUp(l)
 		return
 	}
+	if f.Volatile() {
+		l.cache.Refuse(&f.question, l.now())
+		l.stats.Volatile++
+	}
+	if f.waiters.len+len(f.errands) > 1 {
+		e.Use()
+	}
 	filled := l.cache.Fill(&f.Fetch, e)
 	f.report(outcome{entry: e, filled: filled})
 	f.hand(l, e, filled)
