@@ -91,6 +91,8 @@ type NearCache struct {
 	Rules        []CacheRule   // what is cached besides CoSky's keys
 	Hot          Hot
 
+	Warmup Warmup
+
 	StaleFor time.Duration // on_backend_loss: how long cached values stand in for a backend that is out of reach; 0: not at all
 }
 
@@ -102,6 +104,14 @@ type Hot struct {
 	MinReads int           // reads per second that a chosen key must have
 	Pinned   []string      // keys that are always cached
 	Commands []string      // whose replies are cached, in lower case; none: all of CacheableCommands
+}
+
+// Warmup says what is read into the near-cache before anybody asks.
+type Warmup struct {
+	Namespaces  []string      // of CoSky; loaded before the proxy is ready
+	Concurrency int           // reads under way at the same time
+	Timeout     time.Duration // the proxy is ready after this in any case
+	Rate        int           // reads per second of what was hot before an invalidation stream was lost; 0: none
 }
 
 // Scripts bounds the scripts remembered to heal NOSCRIPT.
@@ -175,6 +185,7 @@ func Default() *Config {
 				Keys:     20,
 				MinReads: 100,
 			},
+			Warmup: Warmup{Concurrency: 16, Timeout: 30 * time.Second, Rate: 1000},
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
 		PubSub:  PubSub{OnLoss: "resubscribe", ResubscribeTimeout: 10 * time.Second},

@@ -378,3 +378,35 @@ func onBackendLoss(key string, p *time.Duration, help string) option {
 		}),
 	}
 }
+
+// names takes different texts that are not empty, or "off" or nothing for none.
+func names(key string, p *[]string, arg, help string) option {
+	return option{
+		key: key, arg: arg, help: help, list: true,
+		allowed: "different names; or off",
+		get: func() string {
+			if len(*p) == 0 {
+				return "off"
+			}
+			return strings.Join(*p, ",")
+		},
+		set: func(texts []string) error {
+			if len(texts) == 1 && isOff(texts[0]) {
+				texts = nil
+			}
+			var list []string
+			for _, text := range texts {
+				text = strings.TrimSpace(text)
+				if text == "" {
+					return errors.New("a name is empty")
+				}
+				if slices.Contains(list, text) {
+					return fmt.Errorf("%q is named twice", text)
+				}
+				list = append(list, text)
+			}
+			*p = list
+			return nil
+		},
+	}
+}

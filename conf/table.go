@@ -72,6 +72,10 @@ func options(c *Config) []option {
 		keys("nearcache.hot.pinned", &nc.Hot.Pinned, "keys that are cached besides, however seldom they are read; a flag may be repeated"),
 		commands("nearcache.hot.commands", &nc.Hot.Commands, "commands whose replies are cached of hot keys; off: all that nearcache.rules can name"),
 		onBackendLoss("nearcache.on_backend_loss", &nc.StaleFor, "what is cached while the backend is out of reach: nothing is served, or it stands in for so long at most"),
+		names("nearcache.warmup.namespaces", &nc.Warmup.Namespaces, "NAMESPACE", "namespaces of CoSky that are in memory before the proxy is ready; off: none; a flag may be repeated"),
+		number("nearcache.warmup.concurrency", &nc.Warmup.Concurrency, 1, 10_000, "reads under way at the same time"),
+		duration("nearcache.warmup.timeout", &nc.Warmup.Timeout, 100*time.Millisecond, time.Hour, "the proxy is ready after this in any case"),
+		number("nearcache.warmup.rate", &nc.Warmup.Rate, 0, 1_000_000, "reads per second of what was in use when its invalidation stream was lost; 0: none"),
 
 		number("scripts.max_count", &sc.MaxCount, 0, 10_000_000, "scripts remembered to heal NOSCRIPT"),
 		size("scripts.max_bytes", &sc.MaxBytes, 0, 64*GB, "memory of those scripts"),

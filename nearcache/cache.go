@@ -29,6 +29,9 @@ type Options struct {
 	// It is lowered to a quarter of MaxBytes.
 	MaxEntry int
 
+	// Overtime is for how long entries may stand in after their end (Reader.StandIn), in nanoseconds.
+	Overtime int64
+
 	// Stripes is the number of stripes, a power of two, 64 bytes each. Default: one per
 	// KiB of MaxBytes, 65,536 at the default budget. Fewer mean more
 	// entries void because of a neighbour.
@@ -43,6 +46,7 @@ type Cache struct {
 	mask       uint64
 	maxEntry   int
 	maxBytes   int64
+	overtime   int64
 	frontBytes int64
 	store      store
 	rules      rules
@@ -132,6 +136,7 @@ func newCache(o Options) (*Cache, error) {
 		mask:       uint64(o.Stripes - 1),
 		maxEntry:   int(min(int64(o.MaxEntry), o.MaxBytes/4)),
 		maxBytes:   o.MaxBytes,
+		overtime:   o.Overtime,
 		frontBytes: min(o.MaxBytes/16, 8<<20),
 		rules:      defaultRules(),
 	}, nil

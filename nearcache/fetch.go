@@ -170,7 +170,7 @@ func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
 		return false
 	}
 	c.rules.pause()
-	c.outlives(e.until)
+	c.outlives(min(e.ends, e.until+c.overtime))
 	e.seal(c, f)
 	e.way = l.enter(e.id)
 	l.word.And(^uint64(busyBit))

@@ -1,5 +1,7 @@
 package nearcache
 
+import "bytes"
+
 const (
 	frontBits = 12
 	frontSize = 1 << frontBits
@@ -24,10 +26,11 @@ const (
 // gone unused, or void, for longer than two sweeps, nor more than its share of the byte budget:
 // entries that the store has evicted do not linger.
 type Reader struct {
-	c     *Cache
-	bytes int64 // cost of the entries in front
-	part  int   // next part to sweep
-	front [frontSize]frontSlot
+	c      *Cache
+	bytes  int64 // cost of the entries in front
+	part   int   // next part to sweep
+	lapses []Lapse
+	front  [frontSize]frontSlot
 }
 
 type frontSlot struct {
@@ -52,7 +55,7 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 			}
 			return e
 		}
-		r.drop(s)
+		r.dropAt(s, now)
 	}
 	e := r.c.store.get(q.id)
 	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
@@ -117,6 +120,48 @@ func (r *Reader) drop(s *frontSlot) {
 	}
 }
 
+// dropAt drops what is void at now. If only its leases are the reason, it has lapsed.
+func (r *Reader) dropAt(s *frontSlot, now int64) {
+	if e := s.entry; now < e.until && !e.alive(now) && e.unchanged(r.c) {
+		r.Lapse(e.lapse(now))
+	}
+	r.drop(s)
+}
+
+// Lapse is what was asked for an entry that was in use until its source of invalidations was lost.
+type Lapse struct {
+	Args [][]byte // the key and what else was asked
+	At   int64    // when it was noticed (mono nanoseconds)
+	DB   int32
+	Kind Kind
+}
+
+func (e *Entry) lapse(now int64) Lapse {
+	key, rest := e.buf[e.size:e.tail], e.buf[e.tail:]
+	return Lapse{append([][]byte{bytes.Clone(key)}, restArgs(rest)...), now, e.db, e.kind}
+}
+
+// maxLapses bounds what is remembered to be read again.
+const maxLapses = frontSize
+
+// Lapse remembers l, as far as there is room.
+func (r *Reader) Lapse(l Lapse) {
+	if len(r.lapses) < maxLapses {
+		r.lapses = append(r.lapses, l)
+	}
+}
+
+// Lapsed returns the next one to be read again, if any; it is forgotten here.
+func (r *Reader) Lapsed() (l Lapse, ok bool) {
+	if len(r.lapses) == 0 {
+		r.lapses = nil
+		return l, false
+	}
+	l = r.lapses[0]
+	r.lapses = r.lapses[1:]
+	return l, true
+}
+
 // Tick sweeps a part of the front table: entries that are void at now or were not hit since
 // the last sweep are let go. The loop calls it about ten times a second.
 func (r *Reader) Tick(now int64) {
@@ -127,8 +172,12 @@ func (r *Reader) Tick(now int64) {
 		if s.entry == nil {
 			continue
 		}
-		if s.hits == s.seen || !s.entry.valid(r.c, now) {
+		if s.hits == s.seen {
 			r.drop(s)
+			continue
+		}
+		if !s.entry.valid(r.c, now) {
+			r.dropAt(s, now)
 			continue
 		}
 		s.seen = s.hits

@@ -29,6 +29,7 @@ type fetch struct {
 	until    int64 // no entry of it lives longer
 	waiters  fifo
 	errands  []errand
+	onEnd    []func(reply []byte) // told when it is over; nil: there is no reply
 	parts    []part
 	lane     *lane  // nil: of another loop
 	body     []byte // the read's reply
@@ -361,6 +362,7 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 		} else {
 			f.land(l, reply)
 		}
+		f.ended()
 	}
 	l.release(r)
 }

@@ -149,6 +149,7 @@ func (l *loop) tick() {
 	}
 	if l.reader != nil {
 		l.reader.Tick(now)
+		l.rewarm(now)
 	}
 	for addr, n := range l.nodes {
 		if n.info == nil && len(n.opened) == 0 && !l.hub.uses(n) {
