@@ -62,6 +62,7 @@ func workloads() []workload {
 			all = append(all, w)
 		}
 	}
+	add(workload{name: "PING", command: []string{"PING"}})
 	add(workload{name: "GET 64 B", command: []string{"GET", "key:__rand_int__"}, quick: true, cluster: true})
 	add(workload{name: "SET 64 B", command: []string{"SET", "key:__rand_int__", value}, quick: true, cluster: true})
 	add(workload{name: "HGETALL config, 10 fields", command: []string{"HGETALL", configKey(spreadTag)}, quick: true, cluster: true})

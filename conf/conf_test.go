@@ -96,7 +96,7 @@ func TestDocumentedFileIsTheDefault(t *testing.T) {
 	if !reflect.DeepEqual(c, Default()) {
 		t.Errorf("got  %+v\nwant %+v", c, Default())
 	}
-	settings, err := readFile("cosky-proxy.yaml", newLoader().isSection)
+	settings, err := readFile("cosky-proxy.yaml", newLoader().isSection, newLoader().isChoice)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func companion(o *option) []string {
 // other is an allowed value of o that is not its default.
 func other(t *testing.T, o *option) string {
 	t.Helper()
-	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "disconnect", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET"} {
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET"} {
 		d := Default()
 		table := options(d)
 		for i := range table {
@@ -319,6 +319,13 @@ func TestRefusals(t *testing.T) {
 		{file: "clients.max: 1\nclients: {max: 2}\n", want: []string{"c.yaml:2): it is already set in line 1"}},
 		{file: "clients: 5\n", want: []string{"c.yaml:1: clients holds keys"}},
 		{file: "loops: {a: 1}\n", want: []string{`"loops"`, "c.yaml:1): it needs a plain value"}},
+		{file: "nearcache: {on_backend_loss: {serve_stale: [1s]}}\n", want: []string{`"nearcache.on_backend_loss"`, "it needs a plain value"}},
+		{file: "nearcache: {on_backend_loss: {serve_stale: 1s, bypass: 1s}}\n", want: []string{`"nearcache.on_backend_loss"`, "it needs a plain value"}},
+		{file: "nearcache: {on_backend_loss: {stale: 1s}}\n", want: []string{`cannot use "stale: 1s" for nearcache.on_backend_loss (`, "unknown word; allowed: bypass, or serve_stale and a duration from 100ms to 24h, as in serve_stale:30s"}},
+		{args: []string{"--nearcache.on-backend-loss=serve_stale"}, want: []string{`cannot use "serve_stale" for nearcache.on_backend_loss (flag --nearcache.on-backend-loss): unknown word`}},
+		{args: []string{"--nearcache.on-backend-loss=serve_stale:1"}, want: []string{"not a duration with a unit"}},
+		{args: []string{"--nearcache.on-backend-loss=serve_stale:25h"}, want: []string{"out of range"}},
+		{args: []string{"--nearcache.on-backend-loss=serve_stale:500ms"}, want: []string{"nearcache.on_backend_loss serve_stale:500ms (flag --nearcache.on-backend-loss) must not be shorter than nearcache.max_staleness 1s (default)"}},
 		{file: "loops: [1, 2]\n", want: []string{"not a single value"}},
 		{file: "listen: []\n", want: []string{"no address"}},
 		{file: "listen: [{a: 1}]\n", want: []string{"only plain values"}},
@@ -500,4 +507,27 @@ func FuzzFile(f *testing.F) {
 			t.Errorf("%q: more than one line: %q", text, err)
 		}
 	})
+}
+
+// TestOnBackendLoss: the file has the form of the documentation, a flag its text.
+func TestOnBackendLoss(t *testing.T) {
+	for _, c := range []struct {
+		file, flag string
+		want       time.Duration
+	}{
+		{"nearcache:\n  on_backend_loss: bypass\n", "", 0},
+		{"nearcache:\n  on_backend_loss:\n    serve_stale: 30s\n", "", 30 * time.Second},
+		{"nearcache: {on_backend_loss: {serve_stale: 30s}}\n", "", 30 * time.Second},
+		{"nearcache:\n  on_backend_loss: 'serve_stale: 30s'\n", "", 30 * time.Second},
+		{"nearcache.on_backend_loss: {serve_stale: 30s}\n", "serve_stale:1m", time.Minute},
+		{"nearcache.on_backend_loss: {serve_stale: 30s}\n", "bypass", 0},
+	} {
+		args := []string{"--config", writeFile(t, c.file)}
+		if c.flag != "" {
+			args = append(args, "--nearcache.on-backend-loss", c.flag)
+		}
+		if got := mustLoad(t, args, nil).NearCache.StaleFor; got != c.want {
+			t.Errorf("%q %q: got %v, want %v", c.file, c.flag, got, c.want)
+		}
+	}
 }

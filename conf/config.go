@@ -87,9 +87,13 @@ type NearCache struct {
 	MaxStaleness time.Duration // how long a silent invalidation stream is trusted
 	TTL          time.Duration // longest life of an entry
 	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
-	Stripes      int           // epoch counters; a power of two
+	Stripes      int           // epoch counters; a power of two; 0: as many as MaxBytes asks for
 	Rules        []CacheRule   // what is cached besides CoSky's keys
 	Hot          Hot
+
+	Warmup Warmup
+
+	StaleFor time.Duration // on_backend_loss: how long cached values stand in for a backend that is out of reach; 0: not at all
 }
 
 // Hot says which reads are counted, and which keys are cached because they are read most.
@@ -100,6 +104,14 @@ type Hot struct {
 	MinReads int           // reads per second that a chosen key must have
 	Pinned   []string      // keys that are always cached
 	Commands []string      // whose replies are cached, in lower case; none: all of CacheableCommands
+}
+
+// Warmup says what is read into the near-cache before anybody asks.
+type Warmup struct {
+	Namespaces  []string      // of CoSky; loaded before the proxy is ready
+	Concurrency int           // reads under way at the same time
+	Timeout     time.Duration // the proxy is ready after this in any case
+	Rate        int           // reads per second of what was hot before an invalidation stream was lost; 0: none
 }
 
 // Scripts bounds the scripts remembered to heal NOSCRIPT.
@@ -167,12 +179,12 @@ func Default() *Config {
 			MaxStaleness: time.Second,
 			TTL:          60 * time.Second,
 			PubSubTTL:    time.Second,
-			Stripes:      65536,
 			Hot: Hot{
 				Sample:   16,
 				Interval: 10 * time.Second,
 				MinReads: 100,
 			},
+			Warmup: Warmup{Concurrency: 16, Timeout: 30 * time.Second, Rate: 1000},
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
 		PubSub:  PubSub{OnLoss: "resubscribe", ResubscribeTimeout: 10 * time.Second},

@@ -24,7 +24,8 @@ type setting struct {
 
 // readFile returns the settings of a YAML file in order. Sections may be nested or
 // written with dots. isSection tells the keys that only hold other keys.
-func readFile(name string, isSection func(key string) bool) ([]setting, error) {
+// isChoice tells those whose value may be a word with a value of its own.
+func readFile(name string, isSection, isChoice func(key string) bool) ([]setting, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
 		// The error says verb, name and cause itself.
@@ -34,7 +35,7 @@ func readFile(name string, isSection func(key string) bool) ([]setting, error) {
 	if err != nil {
 		return nil, syntaxError(name, data, err)
 	}
-	w := walker{file: name, isSection: isSection}
+	w := walker{file: name, isSection: isSection, isChoice: isChoice}
 	for i, doc := range file.Docs {
 		if i > 0 && doc.Body != nil {
 			return nil, fmt.Errorf("cannot use %s: it holds more than one YAML document", name)
@@ -74,6 +75,7 @@ func quotesAdvice(data []byte, line int) string {
 type walker struct {
 	file      string
 	isSection func(key string) bool
+	isChoice  func(key string) bool
 	settings  []setting
 }
 
@@ -108,6 +110,9 @@ func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
 	if i := slices.IndexFunc(w.settings, func(o setting) bool { return o.key == key }); i >= 0 {
 		return fmt.Errorf("cannot use %q (%s:%d): it is already set in line %d", key, w.file, s.line, w.settings[i].line)
 	}
+	if w.isChoice(key) {
+		v.Value = choiceText(v.Value)
+	}
 	s.texts, s.err = values(v.Value)
 	s.cut = isCut(v.Value)
 	w.settings = append(w.settings, s)
@@ -116,6 +121,23 @@ func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
 
 // errMappings comes with the texts of a list in which there are mappings.
 var errMappings = errors.New("a list may hold only plain values")
+
+// choiceText makes one text of a word that has a value of its own, "serve_stale: 30s" of
+// {serve_stale: 30s}. Anything else stays as it is.
+func choiceText(n ast.Node) ast.Node {
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) == 1 {
+		n = m.Values[0]
+	}
+	v, ok := n.(*ast.MappingValueNode)
+	if !ok {
+		return n
+	}
+	text, ok := scalarText(v.Value)
+	if !ok {
+		return n
+	}
+	return &ast.StringNode{BaseNode: &ast.BaseNode{}, Token: v.Key.GetToken(), Value: v.Key.GetToken().Value + ": " + text}
+}
 
 // values is a scalar's text as it is written (without quotes), or a list's texts.
 func values(n ast.Node) ([]string, error) {

@@ -120,7 +120,7 @@ func (l *loader) apply(o *option, texts []string, origin string) error {
 }
 
 func (l *loader) applyFile(name string) error {
-	settings, err := readFile(name, l.isSection)
+	settings, err := readFile(name, l.isSection, l.isChoice)
 	if err != nil {
 		return err
 	}
@@ -145,6 +145,11 @@ func (l *loader) applyFile(name string) error {
 
 func (l *loader) isSection(key string) bool {
 	return slices.ContainsFunc(l.options, func(o option) bool { return strings.HasPrefix(o.key, key+".") })
+}
+
+func (l *loader) isChoice(key string) bool {
+	o := l.option(key)
+	return o != nil && o.choice
 }
 
 // serviceVariable matches what Kubernetes and Docker links put into the environment
@@ -234,6 +239,9 @@ func (l *loader) finish() error {
 	// Like the near-cache itself: a few entries must not fill it.
 	if c.NearCache.MaxEntry > c.NearCache.MaxBytes/4 {
 		return fmt.Errorf("%s must not be greater than a quarter of %s", l.described("nearcache.max_entry"), l.described("nearcache.max_bytes"))
+	}
+	if s := c.NearCache.StaleFor; s > 0 && s < c.NearCache.MaxStaleness {
+		return fmt.Errorf("%s must not be shorter than %s", l.described("nearcache.on_backend_loss"), l.described("nearcache.max_staleness"))
 	}
 	for _, r := range []struct {
 		small, large string

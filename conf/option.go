@@ -20,6 +20,7 @@ type option struct {
 	help     string // effect, in words
 	common   bool   // listed first in the help text
 	list     bool   // takes several texts
+	choice   bool   // takes a word that may have a value of its own, in the file also as one key with a value
 	mappings bool   // which a file may write as mappings
 	between  string // separates the texts of a list in an environment variable; empty: a comma
 
@@ -125,16 +126,16 @@ func assign[T int | int64 | Bytes | time.Duration](p *T, v, least, most T, err e
 	return nil
 }
 
-// powerOfTwo narrows a number option.
+// powerOfTwo narrows a number option to 0 and powers of two.
 func powerOfTwo(o option, p *int) option {
-	o.allowed = "a power of two, " + o.allowed
+	o.allowed = "0 or a power of two, " + o.allowed
 	set := o.set
 	o.set = func(texts []string) error {
 		old := *p
 		if err := set(texts); err != nil {
 			return err
 		}
-		if bits.OnesCount(uint(*p)) != 1 {
+		if bits.OnesCount(uint(*p)) > 1 {
 			*p = old
 			return errors.New("not a power of two")
 		}
@@ -341,6 +342,68 @@ func secretLines(key string, p *[]Secret, arg, help string) option {
 				if strings.TrimSpace(text) != "" {
 					list = append(list, Secret(text))
 				}
+			}
+			*p = list
+			return nil
+		},
+	}
+}
+
+// serveStale is the form of nearcache.on_backend_loss that has a duration behind it.
+const serveStale = "serve_stale"
+
+// onBackendLoss takes "bypass", which is 0, or serve_stale with a duration.
+func onBackendLoss(key string, p *time.Duration, help string) option {
+	const least, most = 100 * time.Millisecond, 24 * time.Hour
+	return option{
+		key: key, arg: "bypass|serve_stale:TIME", help: help, choice: true,
+		allowed: fmt.Sprintf("bypass, or serve_stale and a duration from %s to %s, as in serve_stale:30s", formatDuration(least), formatDuration(most)),
+		get: func() string {
+			if *p == 0 {
+				return "bypass"
+			}
+			return serveStale + ":" + formatDuration(*p)
+		},
+		set: scalar(func(text string) error {
+			if text == "bypass" {
+				*p = 0
+				return nil
+			}
+			word, text, found := strings.Cut(text, ":")
+			if !found || word != serveStale {
+				return errors.New("unknown word")
+			}
+			d, err := parseDuration(strings.TrimSpace(text))
+			return assign(p, d, least, most, err)
+		}),
+	}
+}
+
+// names takes different texts that are not empty, or "off" or nothing for none.
+func names(key string, p *[]string, arg, help string) option {
+	return option{
+		key: key, arg: arg, help: help, list: true,
+		allowed: "different names; or off",
+		get: func() string {
+			if len(*p) == 0 {
+				return "off"
+			}
+			return strings.Join(*p, ",")
+		},
+		set: func(texts []string) error {
+			if len(texts) == 1 && isOff(texts[0]) {
+				texts = nil
+			}
+			var list []string
+			for _, text := range texts {
+				text = strings.TrimSpace(text)
+				if text == "" {
+					return errors.New("a name is empty")
+				}
+				if slices.Contains(list, text) {
+					return fmt.Errorf("%q is named twice", text)
+				}
+				list = append(list, text)
 			}
 			*p = list
 			return nil

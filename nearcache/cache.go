@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -20,13 +21,16 @@ const (
 
 // Options configures a Cache. Zero fields mean the defaults.
 type Options struct {
-	// MaxBytes is the budget for entries in bytes, their keys and bookkeeping included.
-	// Default 64 MiB. Stripes and admission counters (about 6 MiB at the default) come on top.
+	// MaxBytes is the budget in bytes for everything: entries with their keys and bookkeeping,
+	// stripes and admission counters (about 8 % together). Default 64 MiB.
 	MaxBytes int64
 
 	// MaxEntry is the largest reply plus key, in bytes, that is stored. Default 1 MiB.
 	// It is lowered to a quarter of MaxBytes.
 	MaxEntry int
+
+	// Overtime is for how long entries may stand in after their end (Reader.StandIn), in nanoseconds.
+	Overtime int64
 
 	// Stripes is the number of stripes, a power of two, 64 bytes each. Default: one per
 	// KiB of MaxBytes, 65,536 at the default budget. Fewer mean more
@@ -42,6 +46,7 @@ type Cache struct {
 	mask       uint64
 	maxEntry   int
 	maxBytes   int64
+	overtime   int64
 	frontBytes int64
 	store      store
 	rules      rules
@@ -99,7 +104,10 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.store, err = newRistrettoStore(c.maxBytes, c.release); err != nil {
+	counters := admissionCounters(c.maxBytes)
+	// What is not entries may take half at most: a small budget with many stripes still caches.
+	c.maxBytes -= min(int64(len(c.lines))*int64(unsafe.Sizeof(line{}))+counters*counterBytes, c.maxBytes/2)
+	if c.store, err = newRistrettoStore(c.maxBytes, counters, c.release); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -128,6 +136,7 @@ func newCache(o Options) (*Cache, error) {
 		mask:       uint64(o.Stripes - 1),
 		maxEntry:   int(min(int64(o.MaxEntry), o.MaxBytes/4)),
 		maxBytes:   o.MaxBytes,
+		overtime:   o.Overtime,
 		frontBytes: min(o.MaxBytes/16, 8<<20),
 		rules:      defaultRules(),
 	}, nil
@@ -151,7 +160,7 @@ func (c *Cache) StripeOf(hash uint64) Stripe { return Stripe(1 + hash&c.mask) }
 // keep hands the entry to the store and reports whether the store took it.
 func (c *Cache) keep(e *Entry) bool {
 	cost := e.cost()
-	if len(e.key)+len(e.rest)+len(e.wire) > c.maxEntry || !c.roomFor(cost) {
+	if len(e.buf) > c.maxEntry || !c.roomFor(cost) {
 		return false
 	}
 	c.entries.Add(1) // before the store can call release
@@ -167,7 +176,7 @@ func (c *Cache) keep(e *Entry) bool {
 // roomFor reports whether an entry may be added. The store evicts to keep its budget;
 // this is the hard stop behind it, in bytes really held.
 func (c *Cache) roomFor(cost int64) bool {
-	if c.bytes.Load()+cost <= c.maxBytes+c.maxBytes/8 && !c.reconciling.Load() {
+	if c.bytes.Load()+cost <= c.maxBytes+c.slack() && !c.reconciling.Load() {
 		return true
 	}
 	if c.reconciling.CompareAndSwap(false, true) {
@@ -182,10 +191,14 @@ func (c *Cache) roomFor(cost int64) bool {
 func (c *Cache) reconcile() {
 	defer c.reconciling.Store(false)
 	c.store.settle()
-	if c.bytes.Load()-c.store.used() > c.maxBytes/16 {
+	if c.bytes.Load()-c.store.used() > c.slack()/2 {
 		c.store.clear()
 	}
 }
+
+// slack is by how much entries may exceed the budget while sets are queued in the store,
+// in bytes: a full queue (32,768) of small entries fits, as far as that is no more than an eighth.
+func (c *Cache) slack() int64 { return max(c.maxBytes/32, min(c.maxBytes/8, 16<<20)) }
 
 // release is called once for each entry that the store has let go of. It clears the
 // entry's way, which voids it in all front tables.

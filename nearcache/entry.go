@@ -1,6 +1,7 @@
 package nearcache
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"cosky-proxy/nearcache/lease"
@@ -10,14 +11,16 @@ import (
 // once filled and may be held and read by any number of loops.
 type Entry struct {
 	// static
-	key   []byte // aliases the same allocation as wire
-	rest  []byte // so does this
-	wire  []byte // beginning in RESP3, beginning in RESP2, what they share: a RESP2 reply is one copy
-	head3 uint32 // bytes of the first
-	head  uint32 // bytes of the first two
+	buf   []byte // beginning in RESP3, beginning in RESP2, what they share (a RESP2 reply is one copy); key; rest
+	head3 uint32 // bytes of the beginning in RESP3
+	head  uint32 // bytes of both beginnings
+	size  uint32 // bytes of the three, which are what goes over the wire
+	tail  uint32 // bytes of them and of the key
 	kind  Kind
 	db    int32
+	waste uint8 // see Fetch
 	until int64 // mono nanoseconds
+	ends  int64 // when the key itself does (mono nanoseconds): not even standing in goes on after it
 
 	// set by Fill before the entry is published
 	id     uint64 // what its way in the directory must say
@@ -27,6 +30,9 @@ type Entry struct {
 	home   Stripe // whose directory has its way
 	n      uint8
 	way    uint8
+
+	// atomic
+	used atomic.Bool // somebody has been served from it
 }
 
 // serialBits is the lower part of an identity, unique to the fill; above it are bits
@@ -46,23 +52,30 @@ func NewEntry(q *Question, shape Shape, reply []byte, until int64) (*Entry, erro
 	if err != nil {
 		return nil, err
 	}
-	end := len(buf)
+	size := len(buf)
 	buf = append(append(buf, q.Key...), q.Rest...)
-	mid := end + len(q.Key)
 	return &Entry{
-		key:   buf[end:mid:mid],
-		rest:  buf[mid:],
-		wire:  buf[:end:end],
+		buf:   buf,
 		head3: uint32(head3),
 		head:  uint32(head),
+		size:  uint32(size),
+		tail:  uint32(size + len(q.Key)),
 		kind:  q.Kind,
 		db:    q.DB,
 		until: until,
+		ends:  until,
 	}, nil
 }
 
+// Outlive says that the key itself lives until ends (mono nanoseconds), later than the entry
+// is served for current. It must be called before Fill.
+func (e *Entry) Outlive(ends int64) { e.ends = max(e.ends, ends) }
+
+// Use notes that the entry is worth having: several readers have been waiting for it.
+func (e *Entry) Use() { e.used.Store(true) }
+
 // Size returns the most bytes that AppendReply appends.
-func (e *Entry) Size() int { return len(e.wire) }
+func (e *Entry) Size() int { return int(e.size) }
 
 // Until returns when the entry ends at the latest (mono nanoseconds).
 func (e *Entry) Until() int64 { return e.until }
@@ -70,16 +83,16 @@ func (e *Entry) Until() int64 { return e.until }
 // AppendReply appends the whole reply, encoded for RESP3 or RESP2, to dst.
 func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 	if resp3 {
-		dst = append(dst, e.wire[:e.head3]...)
-		return append(dst, e.wire[e.head:]...)
+		dst = append(dst, e.buf[:e.head3]...)
+		return append(dst, e.buf[e.head:e.size]...)
 	}
-	return append(dst, e.wire[e.head3:]...)
+	return append(dst, e.buf[e.head3:e.size]...)
 }
 
 // cost returns the bytes the entry is charged with: what it occupies, with its key
 // and the store's bookkeeping.
 func (e *Entry) cost() int64 {
-	return int64(cap(e.wire)+cap(e.key)+cap(e.rest)) + int64(unsafe.Sizeof(*e)) + storeOverhead
+	return int64(cap(e.buf)) + int64(unsafe.Sizeof(*e)) + storeOverhead
 }
 
 // valid reports whether the entry may be served at now: nothing happened to its
@@ -90,9 +103,26 @@ func (e *Entry) cost() int64 {
 // too old for this read was complete before the read began, and none of the
 // conditions, once broken, mends.
 func (e *Entry) valid(c *Cache, now int64) bool {
-	if now >= e.until {
+	return now < e.until && e.unchanged(c) && e.alive(now)
+}
+
+// standsIn reports whether the entry may be served at now although nobody vouches for it
+// any more: nothing that has happened here since has made it void, its key has not
+// expired, and all that vouched for it did so at since or later.
+func (e *Entry) standsIn(c *Cache, now, since int64) bool {
+	if now >= e.ends || since >= e.until || !e.unchanged(c) {
 		return false
 	}
+	for _, p := range e.leases {
+		if p != nil && !p.Reached(since) {
+			return false
+		}
+	}
+	return true
+}
+
+// unchanged reports whether the words and the way are still those of the entry's fill.
+func (e *Entry) unchanged(c *Cache) bool {
 	key := &e.deps[0]
 	l := &c.lines[key.stripe]
 	home := l
@@ -108,6 +138,11 @@ func (e *Entry) valid(c *Cache, now int64) bool {
 			return false
 		}
 	}
+	return true
+}
+
+// alive reports whether all that vouches for the entry does so at now.
+func (e *Entry) alive(now int64) bool {
 	for _, p := range e.leases {
 		if p != nil && !p.Alive(now) {
 			return false
@@ -128,6 +163,7 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.deps = f.deps
 	e.home = f.home.stripe
 	e.n = uint8(f.n)
+	e.waste = f.waste
 	if c.rules.seal != nil {
 		c.rules.seal(e)
 	}
@@ -136,6 +172,6 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 // answers reports whether the entry is the reply to this very question: a hash only
 // says where to look.
 func (e *Entry) answers(q *Question) bool {
-	return e.kind == q.Kind && e.db == q.DB && string(e.key) == string(q.Key) &&
-		len(e.rest) == len(q.Rest) && (len(q.Rest) == 0 || string(e.rest) == string(q.Rest))
+	return e.kind == q.Kind && e.db == q.DB && string(e.buf[e.size:e.tail]) == string(q.Key) &&
+		len(e.buf)-int(e.tail) == len(q.Rest) && (len(q.Rest) == 0 || string(e.buf[e.tail:]) == string(q.Rest))
 }

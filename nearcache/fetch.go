@@ -29,6 +29,10 @@ type Fetch struct {
 	home dep          // where the entry will have its way
 	deps [maxDeps]dep // the key's stripe first, then others, All last
 	n    int
+
+	// waste counts the fetches of the question, this one not included, whose entries served
+	// nobody before a change made them void; one that did serve somebody halves it.
+	waste uint8
 }
 
 // StartFetch prepares a fetch of q, whose entry shall depend on the key's stripe,
@@ -48,6 +52,7 @@ func (c *Cache) StartFetch(f *Fetch, q *Question, stripes ...Stripe) (ok bool) {
 		f.depend(c, s)
 	}
 	f.depend(c, All)
+	f.waste = c.wasteOf(q)
 
 	var pending Word
 	for _, d := range f.deps[:f.n] {
@@ -165,7 +170,7 @@ func (c *Cache) Fill(f *Fetch, e *Entry) (deliver bool) {
 		return false
 	}
 	c.rules.pause()
-	c.outlives(e.until)
+	c.outlives(min(e.ends, e.until+c.overtime))
 	e.seal(c, f)
 	e.way = l.enter(e.id)
 	l.word.And(^uint64(busyBit))
@@ -228,15 +233,43 @@ func (l *line) enter(id uint64) (way uint8) {
 	return uint8(victim)
 }
 
+// wasteOf judges by the entry that a fetch of q will replace. The directory does not
+// matter: an entry that the store has lost says nothing.
+func (c *Cache) wasteOf(q *Question) uint8 {
+	e := c.store.get(q.id)
+	switch {
+	case e == nil || !e.answers(q):
+		return 0
+	case e.used.Load():
+		return e.waste / 2
+	case e.unchanged(c): // its time was over, or a lease ended: no change has made it void
+		return e.waste
+	}
+	return e.waste + 1
+}
+
+// Volatile reports whether what f fetches changes more often than it is read, so that keeping it costs more
+// than it brings: the caller should Refuse it for a while. Then it gets half of its chances again.
+func (f *Fetch) Volatile() bool {
+	if f.waste < mostWaste {
+		return false
+	}
+	f.waste = mostWaste / 2
+	return true
+}
+
+// mostWaste is how many entries in a row a question may waste.
+const mostWaste = 8
+
 // Refuse remembers for ten seconds that the reply to q is not worth fetching for
-// the cache because it is larger than MaxEntry. The reply that showed it needs a Bump if
-// it is delivered.
+// the cache because it is larger than MaxEntry, or too volatile. A reply that is too large
+// needs a Bump if it is delivered.
 func (c *Cache) Refuse(q *Question, now int64) {
 	id := q.id
 	c.refused[id%refusedSlots].Store(id&^refusedUntil | refusedMillis(now+int64(refuseFor)))
 }
 
-// Refused reports whether the reply was lately found too large: the caller should
+// Refused reports whether the reply was lately found too large or too volatile: the caller should
 // bypass. It is a hint, kept in a small table that forgets and may, rarely, confuse
 // two keys.
 func (c *Cache) Refused(q *Question, now int64) bool {

@@ -494,8 +494,8 @@ func TestEncodings(t *testing.T) {
 				t.Errorf("%q, RESP3 %v: got %q, want %q", tt.reply, resp3, got, want)
 			}
 		}
-		if string(e.key) != "key" || string(e.rest) != "rest" {
-			t.Errorf("%q: key and rest have become %q and %q", tt.reply, e.key, e.rest)
+		if got := string(e.buf[e.size:]); got != "keyrest" {
+			t.Errorf("%q: key and rest have become %q", tt.reply, got)
 		}
 	}
 }
@@ -737,5 +737,74 @@ func TestLoopsInParallel(t *testing.T) {
 	c.Close()
 	if s := c.Stats(); s.Entries != 0 || s.Bytes != 0 {
 		t.Errorf("after Close %d entries with %d bytes are held", s.Entries, s.Bytes)
+	}
+}
+
+// TestVolatileQuestions: a question whose entries are void before anybody is served from them
+// is refused for a while, and gets a new chance; one that is read in between is not.
+func TestVolatileQuestions(t *testing.T) {
+	for _, tt := range []struct {
+		what         string
+		changes      int // per fetch
+		reads        int // from memory, per fetch
+		expires      bool
+		wantVolatile int // the fetch that shows it; 0: none of 100
+	}{
+		{"changed before every read", 1, 0, false, mostWaste + 1},
+		{"changed more often than read", 3, 0, false, mostWaste + 1},
+		{"read once per change", 1, 1, false, 0},
+		{"read often", 1, 10, false, 0},
+		{"read seldom, but not changed", 0, 0, true, 0},
+	} {
+		c := newTestCache(t, Options{})
+		r := c.NewReader()
+		q := c.Ask(0, hgetall, []byte("key"), nil)
+		volatile := 0
+		for n := 1; n <= 100 && volatile == 0; n++ {
+			var f Fetch
+			if !c.StartFetch(&f, &q) {
+				t.Fatal("no fetch")
+			}
+			if f.Volatile() {
+				volatile = n
+			}
+			until := forever
+			if tt.expires {
+				until = 1
+			}
+			e, err := NewEntry(&q, Map, []byte(value("v")), until)
+			if err != nil || !c.Fill(&f, e) {
+				t.Fatalf("not filled: %v", err)
+			}
+			c.store.settle()
+			for range tt.reads {
+				if r.Get(&q, 0) == nil {
+					t.Fatal("not a hit")
+				}
+			}
+			for range tt.changes {
+				c.Bump(c.StripeOf(q.Hash()))
+			}
+		}
+		if volatile != tt.wantVolatile {
+			t.Errorf("%s: volatile at fetch %d, want %d", tt.what, volatile, tt.wantVolatile)
+		}
+		if volatile == 0 {
+			continue
+		}
+		again := 0
+		for again < 100 {
+			var f Fetch
+			c.StartFetch(&f, &q)
+			if again++; f.Volatile() {
+				break
+			}
+			e, _ := NewEntry(&q, Map, []byte(value("v")), forever)
+			c.Fill(&f, e)
+			c.Bump(c.StripeOf(q.Hash()))
+		}
+		if want := mostWaste - mostWaste/2; again != want {
+			t.Errorf("%s: after a refusal volatile again at fetch %d, want %d", tt.what, again, want)
+		}
 	}
 }

@@ -66,7 +66,7 @@ func (c *Cache) purged(e *Entry) bool {
 // concerns reports whether e was there when p was made and matches. Serials wrap: the nearer half
 // of them counts as older.
 func (p *purge) concerns(e *Entry) bool {
-	return (p.serial-e.id)&serialMask < 1<<(serialBits-1) && glob.Match(p.pattern, e.key)
+	return (p.serial-e.id)&serialMask < 1<<(serialBits-1) && glob.Match(p.pattern, e.buf[e.size:e.tail])
 }
 
 // abandon empties the way of e, which voids it wherever it is.

@@ -1,6 +1,10 @@
 package nearcache
 
-import "github.com/cespare/xxhash/v2"
+import (
+	"bytes"
+
+	"github.com/cespare/xxhash/v2"
+)
 
 // Kind is a command whose replies are kept. The cache only tells kinds apart; its user
 // numbers them.
@@ -74,4 +78,29 @@ func (c *Cache) home(q *Question) Stripe {
 		return c.StripeOf(q.hash)
 	}
 	return c.StripeOf(q.id)
+}
+
+// restArgs returns the arguments that AppendRest was given.
+func restArgs(rest []byte) (args [][]byte) {
+	if len(rest) == 0 {
+		return nil
+	}
+	count, rest := readLength(rest)
+	for range count {
+		var n int
+		n, rest = readLength(rest)
+		args = append(args, bytes.Clone(rest[:n]))
+		rest = rest[n:]
+	}
+	return args
+}
+
+func readLength(b []byte) (n int, rest []byte) {
+	for i, c := range b {
+		n |= int(c&(1<<7-1)) << (7 * i)
+		if c>>7 != 0 {
+			return n, b[i+1:]
+		}
+	}
+	panic("BUG: nearcache: a question that nobody has made")
 }

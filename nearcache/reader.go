@@ -1,5 +1,7 @@
 package nearcache
 
+import "bytes"
+
 const (
 	frontBits = 12
 	frontSize = 1 << frontBits
@@ -24,10 +26,11 @@ const (
 // gone unused, or void, for longer than two sweeps, nor more than its share of the byte budget:
 // entries that the store has evicted do not linger.
 type Reader struct {
-	c     *Cache
-	bytes int64 // cost of the entries in front
-	part  int   // next part to sweep
-	front [frontSize]frontSlot
+	c      *Cache
+	bytes  int64 // cost of the entries in front
+	part   int   // next part to sweep
+	lapses []Lapse
+	front  [frontSize]frontSlot
 }
 
 type frontSlot struct {
@@ -52,11 +55,14 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 			}
 			return e
 		}
-		r.drop(s)
+		r.dropAt(s, now)
 	}
 	e := r.c.store.get(q.id)
 	if e == nil || !e.answers(q) || !e.valid(r.c, now) || r.c.purged(e) {
 		return nil
+	}
+	if !e.used.Load() { // who serves from front tables has been here first
+		e.used.Store(true)
 	}
 	r.keep(s, e)
 	return e
@@ -74,6 +80,21 @@ func (r *Reader) Peek(q *Question, now int64) *Entry {
 	return e
 }
 
+// StandIn returns an entry that may be served at now in place of an answer that nobody can
+// give because its source is out of reach, or nil. since bounds how long ago: whatever vouched for
+// the entry did so then or later (mono nanoseconds). What the caller owes on top: none of this once the source has
+// answered again, which takes a Bump of All before its first answer is delivered.
+//
+// Per key, reads stay in order without that: an answer that was delivered, and a write that may have
+// been executed, have voided all older entries of the key here as ever.
+func (r *Reader) StandIn(q *Question, now, since int64) *Entry {
+	e := r.c.store.get(q.id)
+	if e == nil || !e.answers(q) || !e.standsIn(r.c, now, since) || r.c.purged(e) {
+		return nil
+	}
+	return e
+}
+
 // touch shows the store a hit of the front table, and lets go of an entry it no longer holds.
 func (r *Reader) touch(s *frontSlot) {
 	if r.c.store.get(s.hash) != s.entry {
@@ -82,7 +103,7 @@ func (r *Reader) touch(s *frontSlot) {
 }
 
 func (r *Reader) keep(s *frontSlot, e *Entry) {
-	if len(e.wire) > frontMaxEntry {
+	if e.size > frontMaxEntry {
 		return
 	}
 	r.drop(s)
@@ -99,6 +120,48 @@ func (r *Reader) drop(s *frontSlot) {
 	}
 }
 
+// dropAt drops what is void at now. If only its leases are the reason, it has lapsed.
+func (r *Reader) dropAt(s *frontSlot, now int64) {
+	if e := s.entry; now < e.until && !e.alive(now) && e.unchanged(r.c) {
+		r.Lapse(e.lapse(now))
+	}
+	r.drop(s)
+}
+
+// Lapse is what was asked for an entry that was in use until its source of invalidations was lost.
+type Lapse struct {
+	Args [][]byte // the key and what else was asked
+	At   int64    // when it was noticed (mono nanoseconds)
+	DB   int32
+	Kind Kind
+}
+
+func (e *Entry) lapse(now int64) Lapse {
+	key, rest := e.buf[e.size:e.tail], e.buf[e.tail:]
+	return Lapse{append([][]byte{bytes.Clone(key)}, restArgs(rest)...), now, e.db, e.kind}
+}
+
+// maxLapses bounds what is remembered to be read again.
+const maxLapses = frontSize
+
+// Lapse remembers l, as far as there is room.
+func (r *Reader) Lapse(l Lapse) {
+	if len(r.lapses) < maxLapses {
+		r.lapses = append(r.lapses, l)
+	}
+}
+
+// Lapsed returns the next one to be read again, if any; it is forgotten here.
+func (r *Reader) Lapsed() (l Lapse, ok bool) {
+	if len(r.lapses) == 0 {
+		r.lapses = nil
+		return l, false
+	}
+	l = r.lapses[0]
+	r.lapses = r.lapses[1:]
+	return l, true
+}
+
 // Tick sweeps a part of the front table: entries that are void at now or were not hit since
 // the last sweep are let go. The loop calls it about ten times a second.
 func (r *Reader) Tick(now int64) {
@@ -109,8 +172,12 @@ func (r *Reader) Tick(now int64) {
 		if s.entry == nil {
 			continue
 		}
-		if s.hits == s.seen || !s.entry.valid(r.c, now) {
+		if s.hits == s.seen {
 			r.drop(s)
+			continue
+		}
+		if !s.entry.valid(r.c, now) {
+			r.dropAt(s, now)
 			continue
 		}
 		s.seen = s.hits

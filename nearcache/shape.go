@@ -3,6 +3,7 @@ package nearcache
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strconv"
 )
 
@@ -32,7 +33,7 @@ func (s Shape) encode(reply []byte, room int) (wire []byte, head3, head int, err
 		if same, ok := sameInBoth(reply); !ok {
 			return nil, 0, 0, errShape
 		} else if same {
-			return append(make([]byte, 0, len(reply)+room), reply...), 0, 0, nil
+			return append(roomFor(len(reply)+room), reply...), 0, 0, nil
 		}
 	}
 	t := translator{shape: s, from3: !isRESP2(reply, s)}
@@ -44,7 +45,7 @@ func (s Shape) encode(reply []byte, room int) (wire []byte, head3, head int, err
 	if !ok3 || !ok2 {
 		return nil, 0, 0, errShape
 	}
-	return append(make([]byte, 0, len(both)+room), both...), head3, len(both), nil
+	return append(roomFor(len(both)+room), both...), head3, len(both), nil
 }
 
 // encodeAggregate does so for replies that differ in their first line only.
@@ -74,7 +75,7 @@ func (s Shape) encodeAggregate(reply []byte, room int) (wire []byte, head3, head
 	head3 = len(b)
 	b = append(strconv.AppendInt(append(b, '*'), count, 10), '\r', '\n')
 	body := reply[size:]
-	wire = make([]byte, 0, len(b)+len(body)+room)
+	wire = roomFor(len(b) + len(body) + room)
 	return append(append(wire, b...), body...), head3, len(b), nil
 }
 
@@ -250,3 +251,7 @@ func appendScore(dst, text []byte, to3 bool) []byte {
 	}
 	return append(append(dst, text...), '\r', '\n')
 }
+
+// roomFor returns an empty buffer for n bytes whose capacity is all that the allocator
+// hands out for them, so that it can be charged for.
+func roomFor(n int) []byte { return slices.Grow([]byte(nil), n) }

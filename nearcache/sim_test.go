@@ -638,7 +638,7 @@ func (s *sim) accuse(format string, args ...any) {
 }
 
 func simVersion(e *Entry) int {
-	v, err := strconv.Atoi(string(e.wire[len(e.wire)-7 : len(e.wire)-2]))
+	v, err := strconv.Atoi(string(e.buf[e.size-7 : e.size-2]))
 	if err != nil {
 		panic(err)
 	}

@@ -2,6 +2,7 @@ package nearcache
 
 import (
 	"fmt"
+	"math/bits"
 	"sync"
 
 	"github.com/dgraph-io/ristretto/v2"
@@ -35,10 +36,21 @@ type ristrettoStore struct {
 	mu sync.Mutex // serialises settle, clear and close
 }
 
+// admissionCounters is how many of them a budget gets: four per entry of typical cost, rounded
+// up to a power of two as the store does. (Its authors advise ten per entry. In a budget that they
+// count against, these serve better as room for entries.)
+func admissionCounters(maxCost int64) int64 {
+	return 1 << bits.Len64(uint64(max(maxCost/typicalCost*4, minStripes)-1))
+}
+
+// counterBytes is what a counter takes: half a byte in each of four rows, and sixteen bits
+// of the filter for keys seen once.
+const counterBytes = 4
+
 // newRistrettoStore returns a store bounded by maxCost. exit gets each entry that the store has let go of.
-func newRistrettoStore(maxCost int64, exit func(*Entry)) (*ristrettoStore, error) {
+func newRistrettoStore(maxCost, counters int64, exit func(*Entry)) (*ristrettoStore, error) {
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *Entry]{
-		NumCounters:        max(1<<10, maxCost/typicalCost*10), // ten per entry, as its authors advise
+		NumCounters:        counters,
 		MaxCost:            maxCost,
 		BufferItems:        64,
 		IgnoreInternalCost: true, // Entry.cost has it

@@ -88,7 +88,7 @@ func TestStoreContract(t *testing.T) {
 	stores := map[string]func(exit func(*Entry)) store{
 		"model": func(exit func(*Entry)) store { return newMapStore(budget, exit) },
 		"ristretto": func(exit func(*Entry)) store {
-			s, err := newRistrettoStore(budget, exit)
+			s, err := newRistrettoStore(budget, admissionCounters(budget), exit)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"math"
 	"time"
 
 	"cosky-proxy/nearcache"
@@ -28,6 +29,7 @@ type fetch struct {
 	until    int64 // no entry of it lives longer
 	waiters  fifo
 	errands  []errand
+	onEnd    []func(reply []byte) // told when it is over; nil: there is no reply
 	parts    []part
 	lane     *lane  // nil: of another loop
 	body     []byte // the read's reply
@@ -118,6 +120,11 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 			s.hit(cmd, e)
 			return true
 		}
+		if e := l.standIn(l.target(q.Key).slot, &q); e != nil {
+			l.stats.StaleHits++
+			s.serve(cmd, e)
+			return true
+		}
 	}
 	if s.fetching >= maxFetching {
 		return !s.drain()
@@ -128,7 +135,7 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 		return true
 	}
 	l.stats.Bypasses++
-	return s.forward(cmd, args, raw)
+	return s.passOn(cmd, args, raw)
 }
 
 // maxFetching bounds the fetches one client waits for. Their replies, up to max_entry
@@ -137,8 +144,13 @@ const maxFetching = 8
 
 // hit answers from memory.
 func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
+	s.loop.stats.Hits++
+	s.serve(cmd, e)
+}
+
+// serve answers with an entry.
+func (s *session) serve(cmd *command.Command, e *nearcache.Entry) {
 	l := s.loop
-	l.stats.Hits++
 	l.stats.Commands[cmd.ID].Calls++
 	if s.mute.on {
 		return
@@ -350,6 +362,7 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 		} else {
 			f.land(l, reply)
 		}
+		f.ended()
 	}
 	l.release(r)
 }
@@ -360,6 +373,13 @@ func (f *fetch) land(l *loop, pttl []byte) {
 	if err != nil {
 		f.giveUp(l)
 		return
+	}
+	if f.Volatile() {
+		l.cache.Refuse(&f.question, l.now())
+		l.stats.Volatile++
+	}
+	if f.waiters.len+len(f.errands) > 1 {
+		e.Use()
 	}
 	filled := l.cache.Fill(&f.Fetch, e)
 	f.report(outcome{entry: e, filled: filled})
@@ -443,15 +463,19 @@ func (l *loop) askAgain(r *request, f *fetch) {
 
 // entry builds the entry; its life ends with the key's.
 func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
-	until := f.until
+	ends := int64(math.MaxInt64)
 	switch _, ms, _ := resp.ReadHeader(pttl); {
 	case ms >= 0:
 		// Redis counts whole milliseconds, so one may have begun before the fetch was sent.
-		until = min(until, f.sentAt+(ms-1)*int64(time.Millisecond))
+		ends = f.sentAt + (ms-1)*int64(time.Millisecond)
 	case ms == -2 && !f.read.showsAbsence(f.body):
-		until = 0 // expired between the two commands
+		ends = 0 // expired between the two commands
 	}
-	return nearcache.NewEntry(&f.question, f.shape, f.body, until)
+	e, err := nearcache.NewEntry(&f.question, f.shape, f.body, min(f.until, ends))
+	if err == nil {
+		e.Outlive(ends)
+	}
+	return e, err
 }
 
 // giveUp ends a fetch that brought nothing to keep. A wrong type is the answer for
@@ -485,6 +509,13 @@ func (f *fetch) giveUp(l *loop) {
 // bypass sends a read that waited in vain for a fetch to the owner of its key.
 // pending keeps all others past the cache until it is answered.
 func (l *loop) bypass(r *request, f *fetch, pending bool) {
+	if l.srv.opts.Cache.StaleFor > 0 {
+		r.raw = append(r.raw[:0], f.raw...)
+		r.spared = true
+		if l.standInFor(r) {
+			return
+		}
+	}
 	n, cause := l.owner(r.slot)
 	var ln *lane
 	if cause == "" {
@@ -565,6 +596,10 @@ func (l *loop) invalidateAll(ln *lane) {
 // startLease begins proving that a fetch lane is alive.
 func (ln *lane) startLease() {
 	ln.lease = new(lease.Lease)
+	if old := ln.node.fallen[ln.key.db]; old != nil { // what it missed, this one will show
+		old.Forget()
+		delete(ln.node.fallen, ln.key.db)
+	}
 	ln.beat()
 }
 

@@ -105,9 +105,12 @@ func (e errand) report(o outcome) {
 		l.fetches.remove(f)
 		if o.entry == nil {
 			f.body = o.body
+			f.failed = true
 			f.giveUp(l)
+			f.ended()
 			return
 		}
 		f.hand(l, o.entry, o.filled)
+		f.ended()
 	})
 }

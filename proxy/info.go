@@ -309,6 +309,9 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("nearcache_joined", sum.Joined)
 	line("nearcache_bypasses", sum.Bypasses)
 	line("nearcache_invalidations", sum.Invalidations)
+	line("nearcache_volatile", sum.Volatile)
+	line("nearcache_stale_hits", sum.StaleHits)
+	line("nearcache_stale_nodes", s.outages.declared.Load())
 	line("nearcache_entries", c.Entries)
 	line("nearcache_bytes", c.Bytes)
 	for i := range sum.Rules {

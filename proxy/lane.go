@@ -109,6 +109,7 @@ func (ln *lane) attach(nc net.Conn, err error) {
 	}
 	if err != nil {
 		n.stats.ConnectErrors++
+		n.suspect(err)
 		ln.fail(fmt.Sprintf("ERR cosky-proxy cannot reach backend %s: %v", n.addr, dialCause(err)))
 		n.unreachable(err)
 		return
@@ -256,6 +257,9 @@ const patience = 32 << 10
 func (ln *lane) OnData(b []byte) int {
 	l := ln.loop
 	ln.lastRead = l.now()
+	if ln.node.outage.state.Load() != 0 {
+		ln.node.answered()
+	}
 	pos := 0
 	for pos < len(b) && !ln.closed {
 		n, err := ln.take(b[pos:])
@@ -326,6 +330,7 @@ func (ln *lane) whole(b []byte) {
 			return
 		}
 		ln.greeted = true
+		ln.node.outage.connected.Add(1)
 		if ln.ready { // without a login, the first reply is the first sign of service
 			ln.node.reachable()
 		}
@@ -524,9 +529,13 @@ func (ln *lane) fail(line string) {
 func (ln *lane) lost(line string, rehome bool) {
 	l, n := ln.loop, ln.node
 	ln.closed = true
+	if ln.greeted {
+		n.outage.connected.Add(-1)
+	}
 	n.forget(ln)
 	if ln.lease != nil {
 		ln.lease.Revoke()
+		n.fallen[ln.key.db] = ln.lease
 	}
 	unsentFrom, unsent := ln.unsent()
 	if ln.conn != nil {
@@ -585,12 +594,16 @@ func (l *loop) abort(r *request, line string) {
 		l.cut(r)
 		return
 	}
+	if r.sink == nil && l.standInFor(r) {
+		return
+	}
 	reply := append(append([]byte{'-'}, line...), '\r', '\n')
 	if r.sink != nil {
 		l.deliver(r, reply)
 		return
 	}
 	r.barrier = false
+	l.disclaim(r)
 	l.finish(r, reply)
 }
 

@@ -135,6 +135,7 @@ func (l *loop) tick() {
 	now := l.now()
 	for _, n := range l.nodes {
 		n.probe(now)
+		n.nurse(now)
 		for ln := range n.opened {
 			if ln.timedOut(now) {
 				l.stats.Timeouts++
@@ -148,10 +149,12 @@ func (l *loop) tick() {
 	}
 	if l.reader != nil {
 		l.reader.Tick(now)
+		l.rewarm(now)
 	}
 	for addr, n := range l.nodes {
 		if n.info == nil && len(n.opened) == 0 && !l.hub.uses(n) {
 			delete(l.nodes, addr)
+			l.srv.outages.leave(addr)
 			l.stats.Forget(addr)
 			if n.retryAt != 0 {
 				l.srv.down.Add(-1)
@@ -190,6 +193,9 @@ func (l *loop) adopt(t *cluster.Topology) {
 		return
 	}
 	first := len(l.shards) == 0
+	if l.srv.opts.Cache.StaleFor > 0 && l.cache != nil && takenOver(l.topo, t) {
+		l.cache.Bump(nearcache.All) // see stale.go
+	}
 	l.topo = t
 	l.shards = l.shards[:0]
 	wanted := make(map[string]bool, len(t.Shards))

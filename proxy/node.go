@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cosky-proxy/cluster"
+	"cosky-proxy/nearcache/lease"
 	"cosky-proxy/proxy/mono"
 	"cosky-proxy/proxy/stats"
 )
@@ -18,12 +19,14 @@ type node struct {
 	addr string
 	info *cluster.Node // newest topology's view; nil for a redirect target not in it yet
 
-	shared    map[laneKey]*lane // lanes that take new requests
-	plain     [2]*lane          // shared lanes of database 0 and the proxy's own user, by protocol, without the map
-	fetch     map[int32]*lane   // by database
+	shared    map[laneKey]*lane      // lanes that take new requests
+	plain     [2]*lane               // shared lanes of database 0 and the proxy's own user, by protocol, without the map
+	fetch     map[int32]*lane        // by database
+	fallen    map[int32]*lease.Lease // of the last fetch lane that was lost, by database, until another takes its place
 	idle      map[laneKey][]*lane
 	asides    map[laneKey]*lane  // shared by commands that must not wait for a script; opened on demand
 	opened    map[*lane]struct{} // every lane that is not closed, retired ones and pins included
+	outage    *outage            // whether it is out of reach, as all loops know it together
 	stats     *stats.Node
 	goneIn    uint64 // bytes of connections that have closed
 	goneOut   uint64
@@ -41,9 +44,9 @@ func (l *loop) node(addr string) *node {
 	if n == nil {
 		n = &node{
 			loop: l, addr: addr,
-			shared: make(map[laneKey]*lane), fetch: make(map[int32]*lane),
+			shared: make(map[laneKey]*lane), fetch: make(map[int32]*lane), fallen: make(map[int32]*lease.Lease),
 			idle: make(map[laneKey][]*lane), asides: make(map[laneKey]*lane), opened: make(map[*lane]struct{}),
-			stats: l.stats.Node(addr),
+			stats: l.stats.Node(addr), outage: l.srv.outages.join(addr),
 		}
 		l.nodes[addr] = n
 	}

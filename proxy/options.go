@@ -109,6 +109,8 @@ type CacheOptions struct {
 	TTL          time.Duration // no entry lives longer
 	PubSubTTL    time.Duration // nor longer than this when Pub/Sub alone covers it
 	MaxEntry     int           // bytes of a reply that is still cached
+	Warmup       WarmupOptions
+	StaleFor     time.Duration // how long entries stand in for a backend that is out of reach; 0: not at all
 	Rules        []Rule        // what is cached besides HGETALL and SMEMBERS on CoSky's keys
 }
 

@@ -48,6 +48,7 @@ type request struct {
 	origin    string // address of the node whose reply is being delivered
 	alone     bool   // part of a block or of a pin's state: never sent again by itself
 	private   bool   // belongs on a pin
+	spared    bool   // a read for which an entry of the near-cache may stand in, see stale.go; raw is kept
 	overtaken bool   // waits for a fetch while its client waits for a later one, too
 	ordered   bool   // counted in its session's everyKey although no stripe says so
 	keyed     bool   // slot is meaningful: redirects and repeats find the owner by it

@@ -25,6 +25,7 @@ type Server struct {
 	loops   []*loop
 	scripts *scriptMemory
 	roster  *roster
+	outages outages      // guards itself
 	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
 	keeps   *ruleSet     // nearcache.rules; nil: none
 	hotRule *keyRule     // of hot keys; nil: there are none
@@ -51,6 +52,7 @@ type Server struct {
 	rejected   atomic.Uint64
 	down       atomic.Int64 // nodes that cannot be reached or refuse the login, counted on every loop
 	draining   atomic.Bool
+	warming    atomic.Bool  // the configured namespaces are being loaded, see warmup.go
 	own        sync.Map     // local address of connections to the backend → laneKind
 	doubtUntil atomic.Int64 // see doubt.go (mono)
 
@@ -94,6 +96,7 @@ func New(opts Options) (*Server, error) {
 		s.opts.Backend.Commands = nil // a list is merged once; the table has it
 	}
 	s.denials.limit = opts.Auth.LogLength
+	s.warming.Store(len(opts.Cache.Warmup.Namespaces) > 0 && opts.Cache.Cache != nil)
 	s.abilities.Store(newAbilities(src, opts.Backend.Version, opts.Backend.Tracking))
 	if src.pubsub || !known && mayListen(&opts) {
 		s.events = newEventSource(s)
@@ -203,6 +206,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watchFacade(ctx) })
+	watch.Go(func() { s.warmUp(ctx) })
 	<-ctx.Done()
 	s.draining.Store(true)
 	s.closeListeners()
@@ -303,6 +307,8 @@ func (s *Server) Ready() error {
 		return errors.New("the backend has not been reached yet; the log says why")
 	case s.down.Load() > 0:
 		return errors.New("a backend node cannot be reached or refuses the login; the log says which")
+	case s.warming.Load():
+		return errors.New("the near-cache is being warmed up")
 	}
 	return nil
 }

@@ -127,6 +127,8 @@ func (s *session) OnData(b []byte) int {
 		}
 	case s.eof && s.inflight == 0:
 		s.finishAndClose()
+	case s.inflight == 0: // no reply will come from elsewhere
+		s.conn.Flush()
 	}
 	return pos
 }

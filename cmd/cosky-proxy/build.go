@@ -76,7 +76,9 @@ func openCache(cfg *conf.Config, opts *proxy.Options) (release func(), err error
 	if opts.Cache.Invalidation == proxy.InvalidationOff {
 		return func() {}, nil
 	}
-	cache, err := nearcache.New(nearcache.Options{MaxBytes: int64(n.MaxBytes), MaxEntry: int(n.MaxEntry), Stripes: n.Stripes})
+	cache, err := nearcache.New(nearcache.Options{
+		MaxBytes: int64(n.MaxBytes), MaxEntry: int(n.MaxEntry), Stripes: n.Stripes, Overtime: int64(n.StaleFor),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the near-cache: %w", err)
 	}
@@ -216,7 +218,9 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		},
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
-			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), Rules: rulesOf(n.Rules),
+			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), StaleFor: n.StaleFor,
+			Warmup: proxy.WarmupOptions{Namespaces: n.Warmup.Namespaces, Concurrency: n.Warmup.Concurrency, Timeout: n.Warmup.Timeout, Rate: n.Warmup.Rate},
+			Rules:  rulesOf(n.Rules),
 		},
 		Hot: proxy.HotOptions{
 			Sample: n.Hot.Sample, Interval: n.Hot.Interval,

@@ -23,6 +23,10 @@ import (
 
 func TestMain(m *testing.M) {
 	embedded.Main()
+	if os.Getenv(fillVariable) != "" {
+		fillAndReport()
+		return
+	}
 	os.Exit(m.Run())
 }
 
@@ -30,7 +34,7 @@ func TestMain(m *testing.M) {
 func everything(t *testing.T) *conf.Config {
 	t.Helper()
 	cfg, _, err := conf.Load([]string{
-		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s",
+		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s", "--nearcache.on-backend-loss=serve_stale:30s", "--nearcache.warmup.namespaces=a",
 		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.hot.keys=5", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
 		"--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
 	}, nil)

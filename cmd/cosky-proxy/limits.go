@@ -1,30 +1,65 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"cosky-proxy/conf"
 )
 
-// gcPercent trades CPU for memory. The data plane allocates next to nothing in
-// steady state, so collections are rare whatever the percentage, and a low one keeps
-// the heap close to what is really in use.
-const gcPercent = 50
+// Garbage is memory all the same, and the user was promised a budget for the near-cache: there
+// may be an eighth of that, or what is little anyway. The collector's own measure, a percentage of
+// what is in use, follows that: it is smaller the fuller the cache is. The data plane allocates next to nothing
+// in steady state, so collections are rare whatever the percentage.
+const (
+	littleGarbage = 16 * conf.MB
+	mostPercent   = 50 // as long as little is in use
+)
+
+// gcPercent is the percentage for so many bytes in use.
+func gcPercent(cfg *conf.Config, live conf.Bytes) int {
+	return int(min(mostPercent, 100*max(littleGarbage, cfg.NearCache.MaxBytes/8)/max(live, 1)))
+}
 
 // limitMemory tunes the garbage collector to the configured bounds, unless the user
-// did so with GOGC or GOMEMLIMIT.
-func limitMemory(cfg *conf.Config, environ []string) {
-	if !isSet(environ, "GOGC") {
-		debug.SetGCPercent(gcPercent)
-	}
+// did so with GOGC or GOMEMLIMIT, until ctx is done.
+func limitMemory(ctx context.Context, cfg *conf.Config, environ []string) {
 	if !isSet(environ, "GOMEMLIMIT") {
 		debug.SetMemoryLimit(memoryLimit(cfg))
+	}
+	if !isSet(environ, "GOGC") {
+		debug.SetGCPercent(mostPercent)
+		go followHeap(ctx, cfg)
+	}
+}
+
+// followHeap keeps the percentage what the bytes in use ask for. A change stops the
+// world for a moment, so it is made when it matters.
+func followHeap(ctx context.Context, cfg *conf.Config) {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	present := mostPercent
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		metrics.Read(live)
+		want := gcPercent(cfg, conf.Bytes(live[0].Value.Uint64()))
+		if diff := want - present; 10*max(diff, -diff) > present {
+			debug.SetGCPercent(want)
+			present = want
+		}
 	}
 }
 

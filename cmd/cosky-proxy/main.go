@@ -73,11 +73,11 @@ func run(args, environ []string, stdout, stderr io.Writer, build builder) int {
 	}
 
 	logger := newLogger(cfg, stderr)
-	limitMemory(cfg, environ)
 	spareProcessor(cfg, environ)
 	files := raiseFileLimit(logger)
 	ctx, stop := stopOnSignal(logger)
 	defer stop()
+	limitMemory(ctx, cfg, environ)
 	err = serve(ctx, cfg, files, logger, stdout, build)
 	if err == nil || ctx.Err() != nil { // what fails because of a stop is no failure
 		return exitOK

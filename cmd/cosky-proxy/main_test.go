@@ -234,6 +234,12 @@ func TestLimitsFollowTheConfiguration(t *testing.T) {
 	if got, want := memoryLimit(cfg), int64(288<<20+1<<30); got != want {
 		t.Errorf("memory limit %d, want %d", got, want)
 	}
+	cfg.NearCache.MaxBytes = 1 * conf.GB
+	for live, want := range map[conf.Bytes]int{0: 50, 64 * conf.MB: 50, 512 * conf.MB: 25, 1 * conf.GB: 12} {
+		if got := gcPercent(cfg, live); got != want {
+			t.Errorf("%v in use: %d percent garbage, want %d", live, got, want)
+		}
+	}
 	cfg.Loops, cfg.Clients.Max, cfg.Upstream.MaxPins = 4, 1000, 10
 	if got := filesNeeded(cfg); got != 1000+4*10+256 {
 		t.Errorf("files needed: %d", got)

@@ -9,13 +9,14 @@ package lease
 
 import "sync/atomic"
 
-// revoked is the deadline of a lease that can never be alive again.
-const revoked = -1
+// forgotten is the deadline of a lease that was revoked before any proof, or that nobody
+// needs to remember.
+const forgotten = -1
 
 // Lease is alive until a deadline that its owner keeps moving forward. The zero
 // value is not alive yet. All methods may be called from any goroutine.
 type Lease struct {
-	deadline atomic.Int64 // mono nanoseconds; 0 before the first proof; revoked for ever once revoked
+	deadline atomic.Int64 // mono nanoseconds; 0 before the first proof; negative once revoked, and for ever
 }
 
 // Alive reports whether the lease holds at now (mono nanoseconds).
@@ -27,7 +28,7 @@ func (l *Lease) Alive(now int64) bool { return now < l.deadline.Load() }
 func (l *Lease) Renew(until int64) {
 	for {
 		d := l.deadline.Load()
-		if d == revoked || d >= until || l.deadline.CompareAndSwap(d, until) {
+		if d < 0 || d >= until || l.deadline.CompareAndSwap(d, until) {
 			return
 		}
 	}
@@ -39,7 +40,26 @@ func (l *Lease) Until() int64 { return l.deadline.Load() }
 
 // Revoke ends the lease for ever: entries that depend on it are void from now on.
 // A source that recovers starts a new lease, because it may have missed changes.
-func (l *Lease) Revoke() { l.deadline.Store(revoked) }
+func (l *Lease) Revoke() {
+	for {
+		d := l.deadline.Load()
+		if d < 0 || l.deadline.CompareAndSwap(d, min(-d, forgotten)) {
+			return
+		}
+	}
+}
 
 // Revoked reports whether the lease was ended by Revoke.
-func (l *Lease) Revoked() bool { return l.deadline.Load() == revoked }
+func (l *Lease) Revoked() bool { return l.deadline.Load() < 0 }
+
+// Forget revokes the lease and what Reached knows of it: another source has taken the
+// place of this one, so whatever this one covered is older than what can be had.
+func (l *Lease) Forget() { l.deadline.Store(forgotten) }
+
+// Reached reports whether the proofs that the lease has had reach to at (mono nanoseconds),
+// revoked since or not. It says nothing of what may be served, only how long ago the
+// source was last known to work.
+func (l *Lease) Reached(at int64) bool {
+	d := l.deadline.Load()
+	return at < max(d, -d)
+}

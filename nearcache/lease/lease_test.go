@@ -26,3 +26,33 @@ func TestLease(t *testing.T) {
 		t.Error("a revoked lease says that it is not")
 	}
 }
+
+func TestReached(t *testing.T) {
+	var never, late, gone, forgot Lease
+	never.Revoke()
+	late.Renew(10)
+	gone.Renew(10)
+	gone.Revoke()
+	gone.Revoke()
+	forgot.Renew(10)
+	forgot.Forget()
+	forgot.Renew(20)
+	for _, c := range []struct {
+		what string
+		l    *Lease
+		at   int64
+		want bool
+	}{
+		{"before any proof", new(Lease), 0, false},
+		{"revoked before any proof", &never, 1, false},
+		{"within the last proof", &late, 9, true},
+		{"after it", &late, 10, false},
+		{"revoked, within", &gone, 9, true},
+		{"revoked, after", &gone, 10, false},
+		{"forgotten", &forgot, 9, false},
+	} {
+		if got := c.l.Reached(c.at); got != c.want {
+			t.Errorf("%s: reached %d: %v, want %v", c.what, c.at, got, c.want)
+		}
+	}
+}

@@ -238,6 +238,10 @@ func (l *link) publish() {
 	l.grown = false
 	m := maps.Clone(l.confirmed)
 	l.s.leases.Store(&m)
+	if l.s.fallen != nil && l.s.fallen != l.lease { // what it missed can be seen from now on
+		l.s.fallen.Forget()
+	}
+	l.s.fallen = l.lease
 }
 
 // handle takes one reply. Messages come unasked; everything else answers the oldest question.

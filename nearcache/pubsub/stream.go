@@ -69,6 +69,9 @@ type Stream struct {
 	// guarded by linkMu, under which nothing is called
 	linkMu sync.Mutex
 	link   *link // the present connection; nil: none
+
+	// owned by Run
+	fallen *lease.Lease // of the last connection that covered anything
 }
 
 // namespace is a set of subscriptions that are confirmed together.

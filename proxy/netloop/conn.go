@@ -148,6 +148,15 @@ func (c *Conn) Dirty() {
 	c.loop.dirty = append(c.loop.dirty, c)
 }
 
+// Flush sends the output now, not at the end of the turn. It is worth calling when nothing
+// more will be appended in this turn: the bytes are still in the processor's caches, and the
+// buffer is free for the next connection. Call it last in a callback.
+func (c *Conn) Flush() {
+	if c.Buffered() > 0 {
+		c.flush()
+	}
+}
+
 // SetLowWater asks for OnFlushed also when a flush takes the output from more
 // than n bytes to n or fewer. 0, the default, turns it off.
 func (c *Conn) SetLowWater(n int) { c.lowWater = n }

@@ -58,6 +58,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.InvalidationAuto, Cache: cache,
 			MaxStaleness: time.Second, TTL: time.Minute, PubSubTTL: time.Second, MaxEntry: 1 << 20,
+			Warmup: proxy.WarmupOptions{Concurrency: 16, Timeout: 10 * time.Second, Rate: 1000},
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: 10000, MaxBytes: 64 << 20},
 		PubSub:  proxy.PubSubOptions{OnLoss: proxy.Resubscribe, ResubscribeTimeout: 10 * time.Second},

@@ -23,6 +23,8 @@ type Counters struct {
 	Joined        uint64 // of the misses, those that waited for another client's fetch
 	Bypasses      uint64 // cacheable reads sent on uncached: a write in flight, a dead lease, no source
 	Invalidations uint64 // invalidations received or caused by writes
+	Volatile      uint64 // replies that stopped being cached for a while: changed more often than read
+	StaleHits     uint64 // reads answered from memory without proof of freshness, the backend being out of reach
 
 	// Pub/Sub.
 	FeedsLost          uint64 // subscription connections that broke while in use
@@ -182,6 +184,8 @@ func (c *Counters) add(o *Counters) {
 	c.Joined += o.Joined
 	c.Bypasses += o.Bypasses
 	c.Invalidations += o.Invalidations
+	c.Volatile += o.Volatile
+	c.StaleHits += o.StaleHits
 
 	c.FeedsLost += o.FeedsLost
 	c.Resubscriptions += o.Resubscriptions
