@@ -135,6 +135,23 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
+// TestLinearizableWhileKeysBecomeHot: no rule names the keys; they are cached because they are read
+// most, which changes all the time.
+func TestLinearizableWhileKeysBecomeHot(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []proxy.Invalidation{proxy.InvalidationTracking, proxy.InvalidationBoth} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := startStandalone(t, mode, durable, func(o *proxy.Options) {
+				o.Cache.Rules = nil
+				o.Hot = proxy.HotOptions{Sample: 1, Interval: 20 * time.Millisecond, Keys: 2, MinReads: 1}
+			})
+			h := newHunt(t, r.addr)
+			h.run(r, func() { r.wireFaults(h) })
+		})
+	}
+}
+
 // TestLinearizableWhenMemoryIsLost: Redis comes back empty, as if somebody had flushed it.
 func TestLinearizableWhenMemoryIsLost(t *testing.T) {
 	t.Parallel()
