@@ -397,15 +397,23 @@ func (h *hunt) flush(c *client) {
 	done(c.FlushDB(c.ctx).Err())
 }
 
-// look lets a client see that every key is there or not, which no cache answers.
+// look lets a client see of every key whether it is there, which no cache answers.
 func (h *hunt) look() {
 	c := h.dial(2)
 	for slot := range h.slots {
 		r := h.acquire(slot)
-		clustertest.Await(h.t, "an answer about "+r.key, func() error {
-			_, err := h.do(c, r, workers, exists, 0)
-			return err
-		})
+		ops := r.kind.look
+		if ops == nil {
+			ops = []*operation{exists}
+		}
+		for _, op := range ops {
+			for v := range instances {
+				clustertest.Await(h.t, "an answer about "+r.key, func() error {
+					_, err := h.do(c, r, workers, op, v)
+					return err
+				})
+			}
+		}
 		h.release(r)
 	}
 }

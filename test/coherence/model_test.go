@@ -326,6 +326,9 @@ func stepDeregister(s state, v int, o output) (state, bool) {
 // ---- services. An instance that is gone can be in the index until a script notices: whether it is
 // cannot be seen by scripts, and is left out of the state.
 
+// stepUnseen is a look at just that.
+func stepUnseen(s state, _ int, _ output) (state, bool) { return s, true }
+
 func stepRegisterLife(s state, v int, o output) (state, bool) {
 	s.inst[v%instances] = instance{v, lifeFor(v)}
 	s.set |= bit(v % instances)

@@ -28,7 +28,8 @@ type kind struct {
 	other []*operation // reads that are never cached
 	write []*operation
 
-	dies *death // nil: PEXPIRE of the key
+	dies *death       // nil: PEXPIRE of the key
+	look []*operation // what shows whether anything is there; nil: EXISTS of the key
 }
 
 // death is how a key gets a time to live of some milliseconds, is looked at, and ends.
@@ -116,6 +117,10 @@ var kinds = []*kind{
 			&operation{name: "PEXPIRE of an instance", way: writes, args: onInstance("PEXPIRE", 3), parse: parseNumber, step: stepLastMoments},
 			&operation{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives},
 			&operation{name: "expiry of an instance", step: stepLastMoment},
+		},
+		look: []*operation{
+			{name: "EXISTS of the index", args: onKey("EXISTS"), parse: parseNumber, step: stepUnseen},
+			{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives},
 		},
 	},
 	{
