@@ -88,7 +88,11 @@ func TestRepliesAreDroppedWhateverTheyAnswer(t *testing.T) {
 		other.do(script("GET seen")...)
 		for _, c := range []*clustertest.Conn{p.direct, p.behind} {
 			for _, want := range []string{`"CLIENT" "REPLY" "ON"`, `"GET" "seen"`} {
-				if line := c.ReadReply(); !strings.HasSuffix(line, want+"\r\n") {
+				line := c.ReadReply()
+				if c == p.behind && strings.HasSuffix(line, `"GET" "unseen"`+"\r\n") { // was on its way from the backend
+					line = c.ReadReply()
+				}
+				if !strings.HasSuffix(line, want+"\r\n") {
 					t.Errorf("after REPLY OFF and ON, MONITOR shows %q, want %s", line, want)
 				}
 			}
