@@ -131,6 +131,11 @@ func next(b []byte) (t token) {
 	return t
 }
 
+// isScore: of either version, on one line.
+func (t *token) isScore() bool {
+	return (t.kind == '$' || t.kind == ',') && bytes.IndexByte(t.text, '\n') < 0
+}
+
 // sameInBoth reports whether a plain reply is the same in both versions. ok is false
 // when it is none.
 func sameInBoth(reply []byte) (same, ok bool) {
@@ -191,7 +196,7 @@ func (x translator) append(dst, reply []byte, to3 bool) ([]byte, bool) {
 			dst = append(dst, t.raw...)
 		case t.kind == '_':
 			dst = append(dst, "$-1\r\n"...)
-		case x.shape == Scores && (t.kind == ',' || t.kind == '$'):
+		case x.shape == Scores && t.isScore():
 			dst = appendScore(dst, t.text, to3)
 		case t.kind == '*', x.shape == Plain && (t.kind == '$' || t.kind == ':' || t.kind == '+'):
 			dst = append(dst, t.raw...)
@@ -223,7 +228,7 @@ func (x translator) appendPairs(dst, reply []byte, to3 bool) ([]byte, bool) {
 		}
 		member := next(reply)
 		score := next(reply[len(member.raw):])
-		if member.kind != '$' || score.kind != '$' && score.kind != ',' {
+		if member.kind != '$' || !score.isScore() {
 			return dst, false
 		}
 		reply = reply[len(member.raw)+len(score.raw):]
