@@ -2,7 +2,11 @@ package nearcache
 
 import (
 	"fmt"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
+	"time"
 
 	"cosky-proxy/nearcache/lease"
 )
@@ -127,5 +131,62 @@ func BenchmarkTick(b *testing.B) {
 			r.front[i].hits++
 		}
 		r.Tick(1)
+	}
+}
+
+// BenchmarkHitsDuringCollections measures single hits while a million entries are held and the garbage
+// collector runs all the time, or not at all.
+func BenchmarkHitsDuringCollections(b *testing.B) {
+	c := newTestCache(b, Options{MaxBytes: 1 << 30})
+	reply := []byte(value("0123456789012345678901234567890123456789"))
+	const million = 1_000_000
+	for i := range million {
+		q := c.Ask(0, hgetall, fmt.Appendf(nil, "ns:svc_itc:service@%07d", i), nil)
+		var f Fetch
+		c.StartFetch(&f, &q)
+		e, err := NewEntry(&q, Map, reply, forever)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Fill(&f, e)
+	}
+	c.store.settle()
+	for _, collecting := range []bool{false, true} {
+		b.Run(fmt.Sprintf("collecting=%v", collecting), func(b *testing.B) {
+			defer debug.SetGCPercent(debug.SetGCPercent(-1))
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						if collecting {
+							runtime.GC()
+						} else {
+							time.Sleep(time.Millisecond)
+						}
+					}
+				}
+			}()
+			r := c.NewReader()
+			took := make([]int64, 0, b.N)
+			buf := make([]byte, 0, 4096)
+			for i := 0; b.Loop(); i++ {
+				q := c.Ask(0, hgetall, fmt.Appendf(buf[:0], "ns:svc_itc:service@%07d", i%100), nil)
+				began := time.Now()
+				if r.Get(&q, 1) == nil {
+					b.Fatal("not a hit")
+				}
+				took = append(took, int64(time.Since(began)))
+			}
+			close(stop)
+			<-stopped
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*999/1000]), "p99.9-ns")
+			b.ReportMetric(float64(took[len(took)*99999/100000]), "p99.999-ns")
+			b.ReportMetric(float64(took[len(took)-1]), "max-ns")
+		})
 	}
 }
