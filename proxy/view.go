@@ -447,3 +447,17 @@ type shownKeys [4096]atomic.Int32
 
 func (s *shownKeys) add(hash uint64, n int32) { s[hash%uint64(len(s))].Add(n) }
 func (s *shownKeys) has(hash uint64) bool     { return s[hash%uint64(len(s))].Load() > 0 }
+
+// purge voids the views and fetches of views that show a key which matches.
+func (vs *views) purge(matches func(key []byte) bool) {
+	for _, w := range vs.watched {
+		if matches(w.key) {
+			w.voidAll(vs)
+		}
+	}
+	for _, f := range vs.fetches {
+		for i := range f.keys {
+			f.spoiled = f.spoiled || matches(f.keys[i].key)
+		}
+	}
+}

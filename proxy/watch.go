@@ -104,13 +104,13 @@ func (w *watch) renewed(vs *views, done func()) {
 // read asks for the instance anew, unless nobody has looked at the views for a while.
 func (w *watch) read(vs *views) {
 	l := vs.loop
-	now := l.now()
+	now, idle := l.now(), int64(l.srv.opts.Cache.RefreshIdle)
 	for i := len(w.views) - 1; i >= 0; i-- {
 		v := w.views[i]
 		if v.entry.TakeRead() {
 			v.usedAt = now
 		}
-		if now-v.usedAt > int64(l.srv.opts.Cache.RefreshIdle) || !v.refreshable() || !l.cache.Valid(v.entry, now) {
+		if idle > 0 && now-v.usedAt > idle || !v.refreshable() || !l.cache.Valid(v.entry, now) {
 			vs.void(v)
 		}
 	}
