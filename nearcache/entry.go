@@ -142,7 +142,7 @@ func (e *Entry) unchanged(c *Cache) bool {
 	}
 	for i := range e.more {
 		d := &e.more[i]
-		if (Word(c.lines[d.stripe].word.Load())^d.word)&c.rules.hit != 0 {
+		if (Word(c.views[d.stripe].Load())^d.word)&c.rules.hit != 0 {
 			return false
 		}
 	}

@@ -78,7 +78,7 @@ func (f *Fetch) Current(c *Cache) bool {
 		}
 	}
 	for _, d := range f.more {
-		if (c.lines[d.stripe].load()^d.word)&c.rules.hit != 0 {
+		if (Word(c.views[d.stripe].Load())^d.word)&c.rules.hit != 0 {
 			return false
 		}
 	}

@@ -24,21 +24,27 @@ import "math/bits"
 // keeps about the key behind it (proxy: part, watch and their texts; measured with keys of 60 bytes).
 const shownCost = 16 + 280
 
-// ViewStripe returns the stripe on which what concerns views of a key (or members of a
-// group) is counted. hash is Hash of its name.
-func (c *Cache) ViewStripe(hash uint64) Stripe { return c.StripeOf(bits.RotateLeft64(hash, 29)) }
+// viewStripes marks the stripes of views. They have words but no directories, and so many of
+// them fit into a cache line that looking at fifty is little against copying the reply.
+const viewStripes Stripe = 1 << 31
 
-// Cover makes the reply of f depend on a further stripe. It must be called before
+// ViewStripe returns the stripe on which what concerns views of a key (or members of a
+// group) is counted, for Begin, End, Bump and Cover. hash is Hash of its name.
+func (c *Cache) ViewStripe(hash uint64) Stripe {
+	return viewStripes | Stripe(bits.RotateLeft64(hash, 29)&c.mask)
+}
+
+// Cover makes the reply of f depend on a stripe of views. It must be called before
 // that is read which the stripe stands for. It returns false when a write is pending on it:
 // then nothing can be kept.
 func (f *Fetch) Cover(c *Cache, s Stripe) (ok bool) {
-	word := c.lines[s].load()
-	f.more = append(f.more, dep{word: word, stripe: s})
+	word := Word(c.word(s).Load())
+	f.more = append(f.more, dep{word: word, stripe: s &^ viewStripes})
 	return word&c.rules.bypass == 0
 }
 
 // Void makes sure that e is not served any more by any loop.
-func (c *Cache) Void(e *Entry) { c.lines[e.home].ways[e.way].CompareAndSwap(e.id, 0) }
+func (c *Cache) Void(e *Entry) { c.abandon(e) }
 
 // Replace puts e, the present reply to the same question, in the place of old, in one
 // step for all loops; if void, old is void already (Void) and e takes the empty place. e depends
@@ -55,12 +61,12 @@ func (c *Cache) Replace(old, e *Entry, void bool) bool {
 	}
 	e.hash, e.leases, e.deps, e.more, e.home, e.n, e.way = old.hash, old.leases, old.deps, old.more, old.home, old.n, old.way
 	e.id = e.hash&^(1<<serialBits-1) | c.serial.Add(1)&(1<<serialBits-1)
-	way := &c.lines[e.home].ways[e.way]
-	if !way.CompareAndSwap(was, e.id) {
+	c.outlives(e.until)
+	if !c.lines[e.home].ways[e.way].CompareAndSwap(was, e.id) {
 		return false
 	}
 	if !c.keep(e) {
-		way.CompareAndSwap(e.id, 0)
+		c.abandon(e)
 		c.drops.Add(1)
 		return false
 	}

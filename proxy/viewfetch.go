@@ -88,16 +88,13 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 func (f *viewFetch) start() (ok bool) {
 	c, q := f.loop.cache, f.q
 	ns := q.namespace()
-	group := func(class coskey.Class) nearcache.Stripe {
-		return c.ViewStripe(c.Hash(coskey.AppendGroup(nil, class, ns, nil)))
-	}
-	if q.is(lua.Topology) {
-		ok = c.StartFetch(&f.Fetch, &q.Question, group(coskey.Topology))
-	} else {
-		ok = c.StartFetch(&f.Fetch, &q.Question, group(coskey.InstanceIndex), group(coskey.Instance))
-	}
-	if !ok {
+	if !c.StartFetch(&f.Fetch, &q.Question) {
 		return false
+	}
+	for _, class := range [...]coskey.Class{coskey.InstanceIndex, coskey.Instance, coskey.Topology} {
+		if !f.Cover(c, c.ViewStripe(c.Hash(coskey.AppendGroup(nil, class, ns, nil)))) {
+			return false
+		}
 	}
 	switch q.script.Answer {
 	case lua.Instances:
