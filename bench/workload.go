@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+
+	"cosky-proxy/lua"
 )
 
 const (
@@ -11,6 +14,7 @@ const (
 	hashFields = 10
 	smallSet   = 100
 	largeSet   = 1000
+	instances  = 50 // of the service that scripts read
 
 	spreadTag = "{x}"   // hash tag of the namespaced keys
 	firstTag  = "{06S}" // a hash tag of slot 0, which the first primary owns
@@ -69,7 +73,28 @@ func workloads() []workload {
 	add(workload{name: "HGETALL plain, 10 fields", command: []string{"HGETALL", plainKey(spreadTag)}})
 	add(workload{name: "SMEMBERS 100", command: []string{"SMEMBERS", indexKey(spreadTag, smallSet)}})
 	add(workload{name: "SMEMBERS 1,000", command: []string{"SMEMBERS", indexKey(spreadTag, largeSet)}})
+	add(workload{name: "discovery_get_instances of 50", command: getInstances(spreadTag)})
 	return all
+}
+
+// getInstances reads a service as CoSky's clients do.
+func getInstances(tag string) []string {
+	return []string{"EVALSHA", lua.ByName("discovery_get_instances").SHA1, "1", "bench-" + tag, "order"}
+}
+
+// seedInstances registers them without an expiry, so that all front ends give the same answer
+// at any time, and loads the script.
+func seedInstances(tag string) [][]string {
+	commands := [][]string{{"SCRIPT", "LOAD", strconv.Quote(lua.ByName("discovery_get_instances").Text)}}
+	for i := range instances {
+		host := fmt.Sprintf("10.0.0.%d", i+1)
+		id := "order@http#" + host + "#8080"
+		commands = append(commands,
+			[]string{"SADD", "bench-" + tag + ":svc_itc_idx:order", id},
+			[]string{"HSET", "bench-" + tag + ":svc_itc:" + id, "instanceId", id, "serviceId", "order", "schema", "http", "host", host,
+				"port", "8080", "weight", "1", "ephemeral", "false", "_instance_status", "UP"})
+	}
+	return commands
 }
 
 func configKey(tag string) string { return "bench-" + tag + ":cfg:app" }
@@ -97,7 +122,7 @@ func seedCommands(tag string) [][]string {
 		}
 		commands = append(commands, command)
 	}
-	return commands
+	return append(commands, seedInstances(tag)...)
 }
 
 // seedScript is the whole data set as lines for redis-cli.

@@ -89,6 +89,8 @@ type NearCache struct {
 	PubSubTTL    time.Duration // longest life of an entry that only Pub/Sub covers; 0: such keys are not cached
 	Stripes      int           // epoch counters; a power of two; 0: as many as MaxBytes asks for
 	Rules        []CacheRule   // what is cached besides CoSky's keys
+	Scripts      []CacheScript // scripts that do what one of CoSky's does
+	RefreshIdle  time.Duration // a script's reply that nobody reads for so long is not kept up to date
 	Hot          Hot
 
 	Warmup Warmup
@@ -179,6 +181,7 @@ func Default() *Config {
 			MaxStaleness: time.Second,
 			TTL:          60 * time.Second,
 			PubSubTTL:    time.Second,
+			RefreshIdle:  10 * time.Second,
 			Hot: Hot{
 				Sample:   16,
 				Interval: 10 * time.Second,

@@ -74,17 +74,8 @@ func (r CacheRule) String() string {
 
 func parseRule(text string) (CacheRule, error) {
 	r := CacheRule{Coherence: "tracking"}
-	file, err := parser.ParseBytes([]byte(text), 0)
-	if err != nil || len(file.Docs) != 1 {
-		return r, errors.New(`a rule is a mapping such as {match: "item:*", commands: [GET]}`)
-	}
-	var pairs []*ast.MappingValueNode
-	switch n := file.Docs[0].Body.(type) {
-	case *ast.MappingNode:
-		pairs = n.Values
-	case *ast.MappingValueNode:
-		pairs = []*ast.MappingValueNode{n}
-	default:
+	pairs, ok := mapping(text)
+	if !ok {
 		return r, errors.New(`a rule is a mapping such as {match: "item:*", commands: [GET]}`)
 	}
 	for _, pair := range pairs {
@@ -104,6 +95,21 @@ func parseRule(text string) (CacheRule, error) {
 		return r, fmt.Errorf("the rule for %q needs commands", r.Match)
 	}
 	return r, nil
+}
+
+// mapping is the pairs of a text that is one YAML mapping.
+func mapping(text string) (pairs []*ast.MappingValueNode, ok bool) {
+	file, err := parser.ParseBytes([]byte(text), 0)
+	if err != nil || len(file.Docs) != 1 {
+		return nil, false
+	}
+	switch n := file.Docs[0].Body.(type) {
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	}
+	return nil, false
 }
 
 // set sets one key of a rule.

@@ -64,6 +64,8 @@ func options(c *Config) []option {
 		duration("nearcache.ttl", &nc.TTL, time.Millisecond, 365*day, "longest life of an entry"),
 		duration("nearcache.pubsub_ttl", &nc.PubSubTTL, 0, 365*day, "longest life of an entry that only Pub/Sub covers; 0: do not cache those"),
 		powerOfTwo(number("nearcache.stripes", &nc.Stripes, 0, 1<<24, "epoch counters; more of them mean fewer false invalidations; 0: one per KB of nearcache.max-bytes"), &nc.Stripes),
+		scripts("nearcache.scripts", &nc.Scripts, "scripts that do what one of CoSky's does: {sha: DIGEST, effect: NAME}; a flag may be repeated"),
+		duration("nearcache.refresh_idle", &nc.RefreshIdle, 0, day, "a script's reply that nobody reads for so long is not kept up to date when instances are renewed"),
 		rules("nearcache.rules", &nc.Rules, "what else is cached: {match: PATTERN, commands: [GET, …], ttl: 60s, max_value: 1MB, coherence: tracking|ttl}; a flag may be repeated"),
 		number("nearcache.hot.sample", &nc.Hot.Sample, 0, 1_000_000, "one read in so many is counted, to find the keys that are read most; 0: none"),
 		duration("nearcache.hot.interval", &nc.Hot.Interval, 100*time.Millisecond, day, "counts lose half of their weight so often, and hot keys are chosen anew"),

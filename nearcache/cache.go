@@ -42,7 +42,8 @@ type Options struct {
 // goroutine, and only Close waits.
 type Cache struct {
 	// static
-	lines      []line // lines[All], then the stripes of hashes
+	lines      []line          // lines[All], then the stripes of hashes
+	views      []atomic.Uint64 // words of the stripes of views, see ViewStripe
 	mask       uint64
 	maxEntry   int
 	maxBytes   int64
@@ -133,6 +134,7 @@ func newCache(o Options) (*Cache, error) {
 	}
 	return &Cache{
 		lines:      make([]line, 1+o.Stripes),
+		views:      make([]atomic.Uint64, o.Stripes),
 		mask:       uint64(o.Stripes - 1),
 		maxEntry:   int(min(int64(o.MaxEntry), o.MaxBytes/4)),
 		maxBytes:   o.MaxBytes,
@@ -233,6 +235,9 @@ func (c *Cache) Stats() Stats {
 	}
 	for i := range c.lines {
 		s.Epochs += uint64(c.lines[i].load() >> epochShift)
+	}
+	for i := range c.views {
+		s.Epochs += c.views[i].Load() >> epochShift
 	}
 	return s
 }

@@ -27,12 +27,14 @@ type Entry struct {
 	hash   uint64 // of what was asked: its place in the store
 	leases [3]*lease.Lease
 	deps   [maxDeps]dep
+	more   []dep  // of a view: the stripes of what it shows
 	home   Stripe // whose directory has its way
 	n      uint8
 	way    uint8
 
 	// atomic
 	used atomic.Bool // somebody has been served from it
+	read atomic.Bool // see MarkRead
 }
 
 // serialBits is the lower part of an identity, unique to the fill; above it are bits
@@ -92,7 +94,7 @@ func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 // cost returns the bytes the entry is charged with: what it occupies, with its key
 // and the store's bookkeeping.
 func (e *Entry) cost() int64 {
-	return int64(cap(e.buf)) + int64(unsafe.Sizeof(*e)) + storeOverhead
+	return int64(cap(e.buf)) + int64(len(e.more))*shownCost + int64(unsafe.Sizeof(*e)) + storeOverhead
 }
 
 // valid reports whether the entry may be served at now: nothing happened to its
@@ -138,6 +140,12 @@ func (e *Entry) unchanged(c *Cache) bool {
 			return false
 		}
 	}
+	for i := range e.more {
+		d := &e.more[i]
+		if (Word(c.views[d.stripe].Load())^d.word)&c.rules.hit != 0 {
+			return false
+		}
+	}
 	return true
 }
 
@@ -160,7 +168,7 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.hash = f.id
 	e.id = e.hash&^(1<<serialBits-1) | c.serial.Add(1)&(1<<serialBits-1)
 	e.leases = f.Leases
-	e.deps = f.deps
+	e.deps, e.more = f.deps, f.more
 	e.home = f.home.stripe
 	e.n = uint8(f.n)
 	e.waste = f.waste

@@ -28,6 +28,7 @@ type Fetch struct {
 	id   uint64       // of the question
 	home dep          // where the entry will have its way
 	deps [maxDeps]dep // the key's stripe first, then others, All last
+	more []dep        // what Cover added
 	n    int
 
 	// waste counts the fetches of the question, this one not included, whose entries served
@@ -44,7 +45,7 @@ func (c *Cache) StartFetch(f *Fetch, q *Question, stripes ...Stripe) (ok bool) {
 	}
 	f.Leases = [3]*lease.Lease{}
 	f.id = q.id
-	f.n = 0
+	f.n, f.more = 0, nil
 	home := c.home(q)
 	f.home = dep{word: c.lines[home].load(), stripe: home}
 	f.depend(c, c.StripeOf(q.hash))
@@ -73,6 +74,11 @@ func (f *Fetch) depend(c *Cache, s Stripe) {
 func (f *Fetch) Current(c *Cache) bool {
 	for _, d := range f.deps[:f.n] {
 		if (c.lines[d.stripe].load()^d.word)&c.rules.join != 0 {
+			return false
+		}
+	}
+	for _, d := range f.more {
+		if (Word(c.views[d.stripe].Load())^d.word)&c.rules.hit != 0 {
 			return false
 		}
 	}

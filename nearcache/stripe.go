@@ -59,12 +59,20 @@ func (w Word) withFill() Word {
 	return w&^fillsMask | (w+1<<fillsShift)&fillsMask | busyBit
 }
 
+// word is where the state of s is.
+func (c *Cache) word(s Stripe) *atomic.Uint64 {
+	if s&viewStripes != 0 {
+		return &c.views[s&^viewStripes]
+	}
+	return &c.lines[s].word
+}
+
 // Begin announces that a write that may touch s is about to be sent. From now on
 // reads of s bypass the cache, and no fetch of s can start or be stored.
 func (c *Cache) Begin(s Stripe) {
-	l := &c.lines[s]
-	if Word(l.word.Add(1))&pendingMask > pendingLimit {
-		l.word.Add(^uint64(0))
+	w := c.word(s)
+	if Word(w.Add(1))&pendingMask > pendingLimit {
+		w.Add(^uint64(0))
 		panic("BUG: nearcache: more writes in flight on one stripe than a proxy can hold")
 	}
 }
@@ -74,9 +82,9 @@ func (c *Cache) Begin(s Stripe) {
 // the write off the pending ones: there is no moment at which an old entry
 // looks valid. The client may see the reply only after End.
 func (c *Cache) End(s Stripe) {
-	l := &c.lines[s]
-	if Word(l.word.Add(uint64(epochOne-1)))&pendingMask == pendingMask {
-		l.word.Add(1)
+	w := c.word(s)
+	if Word(w.Add(uint64(epochOne-1)))&pendingMask == pendingMask {
+		w.Add(1)
 		panic("BUG: nearcache: End without Begin")
 	}
 }
@@ -89,7 +97,7 @@ func (c *Cache) State(s Stripe) (changes, pending int) {
 
 // Bump voids all entries and fetches that depend on s: something in it has changed,
 // or a reply that reveals its present state is about to be delivered.
-func (c *Cache) Bump(s Stripe) { c.lines[s].word.Add(uint64(epochOne)) }
+func (c *Cache) Bump(s Stripe) { c.word(s).Add(uint64(epochOne)) }
 
 // Push is Bump for an invalidation push. The words around it are for Fetch.Advance.
 func (c *Cache) Push(s Stripe) (before, after Word) {

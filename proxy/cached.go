@@ -381,6 +381,7 @@ func (f *fetch) land(l *loop, pttl []byte) {
 	if f.waiters.len+len(f.errands) > 1 {
 		e.Use()
 	}
+	l.views.reveal(f.lane, f.question.Hash())
 	filled := l.cache.Fill(&f.Fetch, e)
 	f.report(outcome{entry: e, filled: filled})
 	f.hand(l, e, filled)
@@ -579,6 +580,7 @@ func (l *loop) invalidate(ln *lane, key []byte) {
 			f.Advance(st, before, after)
 		}
 	}
+	l.views.changed(ln, hash)
 }
 
 func (l *loop) invalidateAll(ln *lane) {
@@ -744,6 +746,7 @@ func (l *loop) quiesce(addr string, done func()) {
 	for _, ln := range lanes {
 		ln.ping(&pong{ln: ln, done: func() {
 			if missing--; missing == 0 {
+				l.views.settle()
 				done()
 			}
 		}})

@@ -27,12 +27,17 @@ import (
 
 // curator is the loop that reads key for all loops.
 func (l *loop) curator(p *policy, key []byte) *loop {
-	loops := l.srv.loops
 	if p.class != coskey.None {
 		_, n := coskey.Classify(key)
 		key = key[:n]
 	}
-	return loops[l.cache.Hash(slot.Tag(key))%uint64(len(loops))]
+	return l.curatorOf(key)
+}
+
+// curatorOf is the loop that reads the keys of a hash tag, or of a namespace.
+func (l *loop) curatorOf(name []byte) *loop {
+	loops := l.srv.loops
+	return loops[l.cache.Hash(slot.Tag(name))%uint64(len(loops))]
 }
 
 // errand is a fetch that one loop makes for another's.

@@ -141,7 +141,11 @@ func (b bumper) Group(group []byte) { b.bump(group) }
 
 func (b bumper) bump(name []byte) {
 	c := b.es.srv.opts.Cache.Cache
-	c.Bump(c.StripeOf(c.Hash(name)))
+	hash := c.Hash(name)
+	c.Bump(c.StripeOf(hash))
+	if !b.es.srv.tracks() { // else views hear of it where they come from
+		c.Bump(c.ViewStripe(hash))
+	}
 	b.es.invalidations.Add(1)
 }
 

@@ -118,10 +118,11 @@ type effectScratch struct {
 	barrier bool // it may have changed or shown more than touches say
 	sink    sink // takes its reply; nil: the client does
 	hushes  bool // see request
+	renews  bool // see request
 }
 
 func (e *effectScratch) reset() *effectScratch {
-	e.touches, e.barrier, e.sink, e.hushes = e.touches[:0], false, nil, false
+	e.touches, e.barrier, e.sink, e.hushes, e.renews = e.touches[:0], false, nil, false, false
 	return e
 }
 
@@ -137,7 +138,11 @@ func (l *loop) concern(e *effectScratch, key []byte, write bool) {
 	if l.cache == nil || !l.mayCache(key) {
 		return
 	}
-	e.add(l.cache.StripeOf(l.cache.Hash(key)), write)
+	hash := l.cache.Hash(key)
+	e.add(l.cache.StripeOf(hash), write)
+	if answered(key) {
+		e.add(l.cache.ViewStripe(hash), write)
+	}
 }
 
 // send queues the command on the lane of its target.
@@ -202,7 +207,7 @@ func (s *session) lane(n *node) (*lane, string) {
 
 // begin marks r's effects as under way.
 func (l *loop) begin(r *request, e *effectScratch) {
-	r.barrier = e.barrier
+	r.barrier, r.renews = e.barrier, e.renews
 	if e.sink != nil {
 		r.sink = e.sink
 	}

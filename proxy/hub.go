@@ -381,6 +381,7 @@ func (a *audience) publish(f *feed, kind subKind, name, channel []byte, frame []
 	if t.home.feed != f && !(t.everywhere && keyEvent(channel)) {
 		return // home brings it, too
 	}
+	a.hub.loop.heard(channel, frame)
 	for s := range t.members {
 		s.push(frame)
 	}

@@ -360,6 +360,7 @@ func (ln *lane) reply(r *request, reply []byte) {
 	s := r.sess
 	switch {
 	case r.barrier && l.raise(r, ln.node, reply):
+	case r.renews && l.renewed(r, reply):
 	case r.sink != nil:
 		l.deliver(r, reply)
 	default:

@@ -69,6 +69,7 @@ type loop struct {
 	// near-cache
 	reader       *nearcache.Reader
 	fetches      fetches
+	views        views
 	rest         []byte             // scratch of ask
 	parts        []*nearcache.Entry // scratch of mget
 	effect       effectScratch
@@ -110,6 +111,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 	if h := &srv.opts.Hot; h.Sample > 0 {
 		l.heat = heat.New(h.Sample, int64(h.Interval), nl.Now())
 	}
+	l.views.init(l)
 	if l.cache != nil {
 		l.reader = l.cache.NewReader()
 	}
@@ -150,6 +152,7 @@ func (l *loop) tick() {
 	if l.reader != nil {
 		l.reader.Tick(now)
 		l.rewarm(now)
+		l.views.tick(now)
 	}
 	for addr, n := range l.nodes {
 		if n.info == nil && len(n.opened) == 0 && !l.hub.uses(n) {

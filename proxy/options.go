@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"cosky-proxy/cluster"
+	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
@@ -112,6 +113,8 @@ type CacheOptions struct {
 	Warmup       WarmupOptions
 	StaleFor     time.Duration // how long entries stand in for a backend that is out of reach; 0: not at all
 	Rules        []Rule        // what is cached besides HGETALL and SMEMBERS on CoSky's keys
+	RefreshIdle  time.Duration // a view that nobody has read for so long is not kept up to date; 0: all are
+	Scripts      []*lua.Script // of somebody else's, whose effects are known
 }
 
 // rules are those in force.

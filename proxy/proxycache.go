@@ -49,7 +49,9 @@ func (s *session) flushCache(cmd *command.Command) bool {
 func (s *session) purgeCache(cmd *command.Command, pattern []byte) bool {
 	l := s.loop
 	if !bytes.ContainsAny(pattern, `*?[\`) {
-		l.cache.Bump(l.cache.StripeOf(l.cache.Hash(pattern)))
+		hash := l.cache.Hash(pattern)
+		l.cache.Bump(l.cache.StripeOf(hash))
+		l.cache.Bump(l.cache.ViewStripe(hash))
 		return s.ok(cmd)
 	}
 	r, ready := s.promise(cmd)
@@ -77,6 +79,7 @@ func (l *loop) voidFetches(pattern string) {
 			l.cache.Bump(l.cache.StripeOf(q.Hash()))
 		}
 	}
+	l.views.purge(func(key []byte) bool { return glob.Match(pattern, key) })
 }
 
 // cacheStats answers with what the near-cache has done.

@@ -54,6 +54,7 @@ type request struct {
 	keyed     bool   // slot is meaningful: redirects and repeats find the owner by it
 	barrier   bool   // its effects are not known: wait for the invalidation streams before answering
 	overrun   bool
+	renews    bool // it renews an instance: views are brought up to date before its reply is seen
 	mute      bool // its client does not want the reply
 	hushes    bool // its client gets no message before its reply has been written
 	resp3     bool

@@ -192,9 +192,17 @@ func (l *loop) undeclared(cmd *command.Command, name []byte, argv [][]byte) targ
 	return l.anyShard()
 }
 
-// eval sends EVAL, EVALSHA, FCALL and their read-only forms to the shard of
-// their keys; without keys, to a shard that the script alone decides.
+// eval answers a script that only asks from memory if it can; everything else is called.
 func (s *session) eval(cmd *command.Command, args [][]byte, raw []byte) bool {
+	if sc := s.loop.asks(cmd, args); sc != nil {
+		return s.readView(sc, cmd, args, raw)
+	}
+	return s.call(cmd, args, raw)
+}
+
+// call sends EVAL, EVALSHA, FCALL and their read-only forms to the shard of
+// their keys; without keys, to a shard that the script alone decides.
+func (s *session) call(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	e := l.effect.reset()
 	var problem string
@@ -257,6 +265,32 @@ func (ln *lane) teach(sha []byte) {
 	ln.note("SCRIPT", "LOAD", text)
 }
 
+// teachText does so for a script of the proxy's own.
+func (ln *lane) teachText(sha, text string) {
+	ln.teach([]byte(sha)) // forgets what was taught before a flush
+	if _, taught := ln.taught[sha]; !taught {
+		ln.taught[sha] = struct{}{}
+		ln.note("SCRIPT", "LOAD", text)
+	}
+}
+
+// knownScripts are CoSky's scripts and those of the configuration, by digest.
+func knownScripts(more []*lua.Script) map[string]*lua.Script {
+	known := lua.Known()
+	for _, sc := range more {
+		known[sc.SHA1] = sc
+	}
+	return known
+}
+
+// scriptOf returns the script of CoSky's, or of the configuration, that has the digest; nil: another one.
+func (l *loop) scriptOf(sha []byte) *lua.Script {
+	if sc := l.srv.known[string(sha)]; sc != nil {
+		return sc
+	}
+	return lua.BySHA(sha)
+}
+
 // concernScript notes what a script call may do to cached keys: exactly, when it is
 // one of CoSky's; otherwise its declared keys, and everything else it may have
 // derived from them, which only the invalidation streams can tell. That databases are swapped
@@ -266,9 +300,9 @@ func (l *loop) concernScript(e *effectScratch, cmd *command.Command, name []byte
 		return
 	}
 	keys := args[3 : 3+len(l.keys)]
-	if script := lua.BySHA(name); script != nil {
+	if script := l.scriptOf(name); script != nil {
 		if script.Effect(keys, args[3+len(keys):], &l.scriptEffect); !l.scriptEffect.All {
-			l.concernEffect(e, &l.scriptEffect)
+			l.concernEffect(e, &l.scriptEffect, script)
 			return
 		}
 	}
@@ -283,19 +317,37 @@ func (l *loop) concernScript(e *effectScratch, cmd *command.Command, name []byte
 	e.add(nearcache.All, !readOnly)
 }
 
-func (l *loop) concernEffect(e *effectScratch, x *lua.Effect) {
+// concernEffect: what a script that only asks may write need not be pending, because nobody
+// waits for it to be visible; and a renewal is no reason for views to be void, see view.go.
+func (l *loop) concernEffect(e *effectScratch, x *lua.Effect, script *lua.Script) {
+	writes := script.Access != lua.Noticing
+	e.renews = script.Name == renewal
 	for _, k := range x.Writes {
-		e.add(l.cache.StripeOf(l.cache.Hash(k)), true)
-	}
-	for _, g := range x.WriteGroups {
-		e.add(l.cache.StripeOf(l.cache.Hash(g)), true)
+		hash := l.cache.Hash(k)
+		e.add(l.cache.StripeOf(hash), writes)
+		if answered(k) {
+			e.add(l.cache.ViewStripe(hash), writes && !e.renews)
+		}
 	}
 	for _, k := range x.Reads {
-		e.add(l.cache.StripeOf(l.cache.Hash(k)), false)
+		hash := l.cache.Hash(k)
+		e.add(l.cache.StripeOf(hash), false)
+		if answered(k) {
+			e.add(l.cache.ViewStripe(hash), false)
+		}
+	}
+	for _, g := range x.WriteGroups {
+		l.concernGroup(e, g, writes)
 	}
 	for _, g := range x.ReadGroups {
-		e.add(l.cache.StripeOf(l.cache.Hash(g)), false)
+		l.concernGroup(e, g, false)
 	}
+}
+
+func (l *loop) concernGroup(e *effectScratch, group []byte, write bool) {
+	hash := l.cache.Hash(group)
+	e.add(l.cache.StripeOf(hash), write)
+	e.add(l.cache.ViewStripe(hash), write)
 }
 
 // scriptLoad loads a script everywhere and remembers it.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cosky-proxy/cluster"
+	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/stats"
@@ -24,6 +25,7 @@ type Server struct {
 	log     *slog.Logger
 	loops   []*loop
 	scripts *scriptMemory
+	known   map[string]*lua.Script // scripts whose effects are known, by digest
 	roster  *roster
 	outages outages      // guards itself
 	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
@@ -33,6 +35,9 @@ type Server struct {
 
 	// guarded by its own lock
 	denials denialLog
+
+	// atomic
+	shown shownKeys
 
 	// owned by Listen and Run
 	listeners []*netloop.Listener
@@ -85,6 +90,7 @@ func New(opts Options) (*Server, error) {
 	s := &Server{
 		opts: opts, log: opts.Logger,
 		scripts: newScriptMemory(opts.Scripts),
+		known:   knownScripts(opts.Cache.Scripts),
 		roster:  newRoster(),
 		keeps:   keeps,
 		hotRule: hotRule,

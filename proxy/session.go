@@ -86,6 +86,7 @@ type session struct {
 	// loop-owned: near-cache order
 	fetching int          // reads in flight on fetch lanes
 	touching *[64]uint16  // commands in flight on shared lanes, by stripe
+	touches  int          // sum of touching
 	everyKey int          // of them, those that may concern every key
 	tx       *transaction // between MULTI and EXEC, or watching
 	home     *home        // where all of its commands travel; nil: on shared lanes
@@ -566,6 +567,7 @@ func (s *session) touch(stripe nearcache.Stripe) {
 		s.touching = new([64]uint16)
 	}
 	s.touching[stripe&63]++
+	s.touches++
 }
 
 func (s *session) untouch(stripe nearcache.Stripe) {
@@ -574,6 +576,7 @@ func (s *session) untouch(stripe nearcache.Stripe) {
 		return
 	}
 	s.touching[stripe&63]--
+	s.touches--
 }
 
 // equalFold compares an argument with an upper-case word, ignoring case.

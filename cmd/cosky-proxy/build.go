@@ -11,6 +11,7 @@ import (
 	"cosky-proxy/cluster/discovery"
 	"cosky-proxy/cluster/embedded"
 	"cosky-proxy/conf"
+	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/acl"
@@ -219,8 +220,9 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.Invalidation(n.Invalidation), MaxStaleness: n.MaxStaleness,
 			TTL: n.TTL, PubSubTTL: n.PubSubTTL, MaxEntry: int(n.MaxEntry), StaleFor: n.StaleFor,
-			Warmup: proxy.WarmupOptions{Namespaces: n.Warmup.Namespaces, Concurrency: n.Warmup.Concurrency, Timeout: n.Warmup.Timeout, Rate: n.Warmup.Rate},
-			Rules:  rulesOf(n.Rules),
+			Warmup:      proxy.WarmupOptions{Namespaces: n.Warmup.Namespaces, Concurrency: n.Warmup.Concurrency, Timeout: n.Warmup.Timeout, Rate: n.Warmup.Rate},
+			Rules:       rulesOf(n.Rules),
+			RefreshIdle: n.RefreshIdle, Scripts: scriptsOf(n.Scripts),
 		},
 		Hot: proxy.HotOptions{
 			Sample: n.Hot.Sample, Interval: n.Hot.Interval,
@@ -234,6 +236,18 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		Facade:  proxy.FacadeOptions{Addrs: cfg.ClusterFacade, Own: cfg.ClusterAnnounce, NodeTimeout: cfg.ClusterNodeTimeout},
 		PubSub:  proxy.PubSubOptions{OnLoss: proxy.OnLoss(cfg.PubSub.OnLoss), ResubscribeTimeout: cfg.PubSub.ResubscribeTimeout},
 	}
+}
+
+// scriptsOf looks up the effects, whose names the configuration has checked.
+func scriptsOf(scripts []conf.CacheScript) (list []*lua.Script) {
+	for _, s := range scripts {
+		sc, err := lua.Alike(s.SHA, s.Effect)
+		if err != nil {
+			panic("BUG: a script of the configuration: " + err.Error())
+		}
+		list = append(list, sc)
+	}
+	return list
 }
 
 func rulesOf(rules []conf.CacheRule) []proxy.Rule {

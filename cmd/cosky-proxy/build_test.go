@@ -18,6 +18,7 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/embedded"
 	"cosky-proxy/conf"
+	"cosky-proxy/lua"
 	"cosky-proxy/proxy"
 )
 
@@ -37,6 +38,7 @@ func everything(t *testing.T) *conf.Config {
 		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s", "--nearcache.on-backend-loss=serve_stale:30s", "--nearcache.warmup.namespaces=a",
 		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.hot.keys=5", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
 		"--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
+		"--nearcache.scripts={sha: 0123456789abcdef0123456789abcdef01234567, effect: registry_renew}",
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +77,17 @@ func TestEveryOptionIsHandedOn(t *testing.T) {
 func TestCacheableCommands(t *testing.T) {
 	if c, p := conf.CacheableCommands(), proxy.CacheableCommands(); !slices.Equal(c, p) {
 		t.Errorf("the configuration has %q\n the proxy has %q", c, p)
+	}
+}
+
+// Every effect that the configuration lets a script have is known.
+func TestScriptEffects(t *testing.T) {
+	var names []string
+	for _, s := range lua.All() {
+		names = append(names, s.Name)
+	}
+	if c := conf.ScriptEffects(); !slices.Equal(c, names) {
+		t.Errorf("the configuration has %q\n     the scripts are %q", c, names)
 	}
 }
 

@@ -246,3 +246,12 @@ func GroupOf(key []byte) []byte {
 		}
 	}
 }
+
+// Answered reports whether replies of CoSky's scripts show the content of keys of the class.
+func (c Class) Answered() bool {
+	switch c {
+	case ServiceIndex, InstanceIndex, Instance, TopologyIndex, Topology:
+		return true
+	}
+	return false
+}

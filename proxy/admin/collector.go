@@ -75,6 +75,7 @@ func newCollector(opts Options) *collector {
 			counter("nearcache_misses_total", "Cacheable reads that had to be fetched.", func(s *S) uint64 { return s.Misses }),
 			counter("nearcache_joined_total", "Misses that waited for another client's fetch instead of fetching.", func(s *S) uint64 { return s.Joined }),
 			counter("nearcache_bypasses_total", "Cacheable reads that passed the near-cache by: a write in flight, a dead lease, no source.", func(s *S) uint64 { return s.Bypasses }),
+			counter("nearcache_view_reads_total", "Instances read anew for the script replies that show them.", func(s *S) uint64 { return s.ViewReads }),
 			counter("nearcache_invalidations_total", "Invalidations received from the backend or caused by writes.", func(s *S) uint64 { return s.Invalidations }),
 			counter("nearcache_volatile_total", "Replies that stopped being cached for a while because they changed more often than they were read.", func(s *S) uint64 { return s.Volatile }),
 			counter("nearcache_stale_hits_total", "Reads answered from the near-cache without proof of freshness while the backend was out of reach (nearcache.on_backend_loss).", func(s *S) uint64 { return s.StaleHits }),

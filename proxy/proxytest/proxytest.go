@@ -57,7 +57,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 		},
 		Cache: proxy.CacheOptions{
 			Invalidation: proxy.InvalidationAuto, Cache: cache,
-			MaxStaleness: time.Second, TTL: time.Minute, PubSubTTL: time.Second, MaxEntry: 1 << 20,
+			MaxStaleness: time.Second, TTL: time.Minute, PubSubTTL: time.Second, MaxEntry: 1 << 20, RefreshIdle: 10 * time.Second,
 			Warmup: proxy.WarmupOptions{Concurrency: 16, Timeout: 10 * time.Second, Rate: 1000},
 		},
 		Scripts: proxy.ScriptOptions{MaxCount: 10000, MaxBytes: 64 << 20},

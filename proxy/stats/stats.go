@@ -25,6 +25,7 @@ type Counters struct {
 	Invalidations uint64 // invalidations received or caused by writes
 	Volatile      uint64 // replies that stopped being cached for a while: changed more often than read
 	StaleHits     uint64 // reads answered from memory without proof of freshness, the backend being out of reach
+	ViewReads     uint64 // instances read anew for the script replies that show them
 
 	// Pub/Sub.
 	FeedsLost          uint64 // subscription connections that broke while in use
@@ -186,6 +187,7 @@ func (c *Counters) add(o *Counters) {
 	c.Invalidations += o.Invalidations
 	c.Volatile += o.Volatile
 	c.StaleHits += o.StaleHits
+	c.ViewReads += o.ViewReads
 
 	c.FeedsLost += o.FeedsLost
 	c.Resubscriptions += o.Resubscriptions
