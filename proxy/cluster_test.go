@@ -420,7 +420,7 @@ func testClusterSessions(t *testing.T, _ *shared, p *proxytest.Discovered) {
 		{"two slots", []string{"MULTI", "SET " + a + " 2", "SET " + b + " 2", "EXEC", "GET " + a},
 			"+OK\r\n+QUEUED\r\n-CROSSSLOT Keys in request don't hash to the same slot\r\n-EXECABORT Transaction discarded because of previous errors.\r\n$1\r\n1\r\n"},
 		{"watched elsewhere", []string{"WATCH " + b, "MULTI", "SET " + a + " 2", "EXEC", "GET " + a},
-			"+OK\r\n+OK\r\n+QUEUED\r\n-ERR keys of different nodes cannot be watched together through cosky-proxy\r\n$1\r\n1\r\n"},
+			"+OK\r\n+OK\r\n+QUEUED\r\n-ERR the watched keys and those of the transaction are on different nodes of the Redis Cluster\r\n$1\r\n1\r\n"},
 		{"watched", []string{"WATCH " + b, "MULTI", "SET " + b + " 3", "EXEC", "GET " + b}, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n$1\r\n3\r\n"},
 		{"watched and changed", []string{"WATCH " + b, "SET " + b + " 4", "MULTI", "SET " + b + " 5", "EXEC", "GET " + b},
 			"+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n$1\r\n4\r\n"},
