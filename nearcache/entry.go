@@ -17,8 +17,8 @@ type Entry struct {
 	size  uint32 // bytes of the three, which are what goes over the wire
 	tail  uint32 // bytes of them and of the key
 	kind  Kind
-	db    int32
 	waste uint8 // see Fetch
+	db    int32
 	until int64 // mono nanoseconds
 	ends  int64 // when the key itself does (mono nanoseconds): not even standing in goes on after it
 
@@ -27,14 +27,14 @@ type Entry struct {
 	hash   uint64 // of what was asked: its place in the store
 	leases [3]*lease.Lease
 	deps   [maxDeps]dep
-	more   []dep  // of a view: the stripes of what it shows
+	more   *[]dep // of a view: the stripes of what it shows
 	home   Stripe // whose directory has its way
 	n      uint8
 	way    uint8
 
 	// atomic
 	used atomic.Bool // somebody has been served from it
-	read atomic.Bool // see MarkRead
+	read atomic.Bool // of a view: somebody has since TakeRead
 }
 
 // serialBits is the lower part of an identity, unique to the fill; above it are bits
@@ -94,7 +94,11 @@ func (e *Entry) AppendReply(dst []byte, resp3 bool) []byte {
 // cost returns the bytes the entry is charged with: what it occupies, with its key
 // and the store's bookkeeping.
 func (e *Entry) cost() int64 {
-	return int64(cap(e.buf)) + int64(len(e.more))*shownCost + int64(unsafe.Sizeof(*e)) + storeOverhead
+	cost := int64(cap(e.buf)) + int64(unsafe.Sizeof(*e)) + storeOverhead
+	if e.more != nil {
+		cost += int64(len(*e.more)) * shownCost
+	}
+	return cost
 }
 
 // valid reports whether the entry may be served at now: nothing happened to its
@@ -140,10 +144,11 @@ func (e *Entry) unchanged(c *Cache) bool {
 			return false
 		}
 	}
-	for i := range e.more {
-		d := &e.more[i]
-		if (Word(c.views[d.stripe].Load())^d.word)&c.rules.hit != 0 {
-			return false
+	if e.more != nil {
+		for _, d := range *e.more {
+			if (Word(c.views[d.stripe].Load())^d.word)&c.rules.hit != 0 {
+				return false
+			}
 		}
 	}
 	return true
@@ -168,7 +173,10 @@ func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.hash = f.id
 	e.id = e.hash&^(1<<serialBits-1) | c.serial.Add(1)&(1<<serialBits-1)
 	e.leases = f.Leases
-	e.deps, e.more = f.deps, f.more
+	e.deps = f.deps
+	if more := f.more; len(more) > 0 {
+		e.more = &more
+	}
 	e.home = f.home.stripe
 	e.n = uint8(f.n)
 	e.waste = f.waste

@@ -60,8 +60,10 @@ func (c *Cache) Replace(old, e *Entry, void bool) bool {
 		was = 0
 	}
 	e.hash, e.leases, e.deps, e.more, e.home, e.n, e.way = old.hash, old.leases, old.deps, old.more, old.home, old.n, old.way
+	e.waste = old.waste
+	e.used.Store(old.used.Load())
 	e.id = e.hash&^(1<<serialBits-1) | c.serial.Add(1)&(1<<serialBits-1)
-	c.outlives(e.until)
+	c.outlives(min(e.ends, e.until+c.overtime))
 	if !c.lines[e.home].ways[e.way].CompareAndSwap(was, e.id) {
 		return false
 	}

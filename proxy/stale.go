@@ -219,7 +219,12 @@ func (l *loop) standInFor(r *request) bool {
 		return false
 	}
 	args := l.parse(r.raw)
-	q := l.ask(r.db, r.cmd, l.reads[r.cmd.ID], args)
+	var q nearcache.Question
+	if script(r) {
+		q = l.cache.Ask(r.db, viewKind, behindName(r.raw, args[0]), nil)
+	} else {
+		q = l.ask(r.db, r.cmd, l.reads[r.cmd.ID], args)
+	}
 	e := l.standIn(r.slot, &q)
 	if e == nil {
 		return false

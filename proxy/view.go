@@ -138,6 +138,11 @@ func (s *session) readView(sc *lua.Script, cmd *command.Command, args [][]byte, 
 		s.hit(cmd, e)
 		return true
 	}
+	if e := l.standIn(l.target(args[3]).slot, &q); e != nil {
+		l.stats.StaleHits++
+		s.serve(cmd, e)
+		return true
+	}
 	l.stats.Misses++
 	r := l.newRequest(s, cmd)
 	r.sentAt = l.now()
@@ -180,13 +185,16 @@ func (l *loop) viewed(r *request, e *nearcache.Entry) {
 		return
 	}
 	l.stats.Bypasses++
+	r.spared = l.srv.opts.Cache.StaleFor > 0
 	n, cause := l.owner(r.slot)
 	var ln *lane
 	if cause == "" {
 		ln, cause = n.lane(r.laneKey())
 	}
 	if cause != "" {
-		l.abort(r, cause)
+		if !l.standInFor(r) {
+			l.abort(r, cause)
+		}
 		return
 	}
 	args := l.parse(r.raw)

@@ -311,14 +311,17 @@ func (f *viewFetch) land(reply []byte) {
 	}
 	v := &view{q: f.q, lane: f.lane, until: f.until, usedAt: l.now()}
 	keep := v.show(f, reply) && !f.spoiled && f.Current(l.cache)
-	end := v.until
-	for i := range v.parts {
-		end = min(end, v.parts[i].until)
-	}
-	e, err := nearcache.NewEntry(&f.q.Question, nearcache.Plain, reply, end)
-	if err != nil {
+	e := v.newEntry(reply)
+	if e == nil {
 		f.giveUp()
 		return
+	}
+	if f.Volatile() {
+		l.cache.Refuse(&f.q.Question, l.now())
+		l.stats.Volatile++
+	}
+	if len(f.waiters) > 1 {
+		e.Use()
 	}
 	if f.removed(reply) {
 		f.revealRemoval()

@@ -221,11 +221,8 @@ func (w *watch) apply(vs *views, reply []byte) {
 // renew returns v's entry with the instance as it is now, nil if that cannot be.
 func (v *view) renew(w *watch, fields []byte, in instance, until int64) *nearcache.Entry {
 	old := v.entry.AppendReply(nil, false)
-	p, end := v.part(w), v.until
+	p := v.part(w)
 	p.until = until
-	for i := range v.parts {
-		end = min(end, v.parts[i].until)
-	}
 	switch v.q.script.Answer {
 	case lua.Instances:
 		old = v.splice(p, old, fields)
@@ -234,10 +231,21 @@ func (v *view) renew(w *watch, fields []byte, in instance, until int64) *nearcac
 	case lua.InstanceExpiry:
 		old = in.appendExpiry(nil, w.pttl)
 	}
-	e, err := nearcache.NewEntry(&v.q.Question, nearcache.Plain, old, end)
+	return v.newEntry(old)
+}
+
+// newEntry makes v's entry of a reply, nil if it is none that can be kept. It ends before
+// the first of the instances that it shows.
+func (v *view) newEntry(reply []byte) *nearcache.Entry {
+	ends := int64(never)
+	for i := range v.parts {
+		ends = min(ends, v.parts[i].until)
+	}
+	e, err := nearcache.NewEntry(&v.q.Question, nearcache.Plain, reply, min(v.until, ends))
 	if err != nil {
 		return nil
 	}
+	e.Outlive(ends)
 	return e
 }
 
