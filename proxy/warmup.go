@@ -193,6 +193,9 @@ func (l *loop) rewarm(now int64) {
 		if !ok {
 			return
 		}
+		if int(lapse.Kind) >= len(l.reads) || l.reads[lapse.Kind] == nil { // a script's reply: its readers have it executed
+			continue
+		}
 		cmd := l.table.All()[lapse.Kind]
 		args := append([][]byte{[]byte(cmd.Name)}, lapse.Args...)
 		f, reply := l.refetch(lapse.DB, cmd, args)
