@@ -544,6 +544,12 @@ func TestHitPathDoesNotAllocate(t *testing.T) {
 	field, several := r.warm("HGET", "rh", "f"), r.warm("MGET", "r1", "r2")
 	r.direct.Do("SADD", setKey, "m")
 	hash, set := r.warm("HGETALL", hashKey), r.warm("SMEMBERS", setKey)
+	r.load()
+	for i := range 50 {
+		r.direct.Do(registration(fmt.Sprint("s@", i), -1, "service")...)
+	}
+	call := scriptCall("discovery_get_instances", "service")
+	instances := r.warm(call...)
 	cases := []struct {
 		name    string
 		request string
@@ -551,6 +557,7 @@ func TestHitPathDoesNotAllocate(t *testing.T) {
 	}{
 		{"cached HGETALL", clustertest.Encode("HGETALL", hashKey), hash},
 		{"cached SMEMBERS", clustertest.Encode("SMEMBERS", setKey), set},
+		{"cached discovery_get_instances", clustertest.Encode(call...), instances},
 		{"HGET by a rule", clustertest.Encode("HGET", "rh", "f"), field},
 		{"MGET by a rule", clustertest.Encode("MGET", "r1", "r2"), several},
 		{"SET of a key that a rule names", clustertest.Encode("SET", "r3", "value"), "+OK\r\n"},

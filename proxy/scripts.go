@@ -416,7 +416,11 @@ func (s *session) scriptFlush(cmd *command.Command, args [][]byte, raw []byte) b
 	if s.drain() { // a SCRIPT LOAD before it is remembered when it is answered
 		return false
 	}
-	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, s.loop.effect.reset())
+	e := s.loop.effect.reset()
+	if s.loop.cache != nil && flushes(args) { // nor answered from memory
+		e.add(nearcache.All, true)
+	}
+	sc, ok := s.broadcast(cmd, router.MergeFor(cmd), raw, e)
 	if sc != nil && flushes(args) {
 		s.loop.srv.scripts.flush()
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"cosky-proxy/cluster/slot"
+	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
@@ -135,6 +136,9 @@ func (s *session) queue(cmd *command.Command, args [][]byte, raw []byte) bool {
 		l.concernScript(e, cmd, name, args)
 	case cmd.Name == "script|flush" && flushes(args):
 		tx.flushes, tx.texts = true, nil
+		if l.cache != nil {
+			e.add(nearcache.All, true)
+		}
 	case cmd.Name == "script|load":
 		tx.texts = append(tx.texts, string(args[2]))
 	case len(l.keys) == 0:

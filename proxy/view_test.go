@@ -1,6 +1,8 @@
 package proxy_test
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -335,4 +337,240 @@ func number(reply string, line int, after ...string) int64 {
 	}
 	n, _ := strconv.ParseInt(lines[at+line], 10, 64)
 	return n
+}
+
+// The script finds an expired instance, removes and announces it, once, however many clients ask;
+// none of them sees it.
+func TestViewsNoticeExpiry(t *testing.T) {
+	t.Parallel()
+	for _, read := range viewReads[:4] {
+		t.Run(lua.BySHA([]byte(read[1])).Name, func(t *testing.T) {
+			t.Parallel()
+			r := startViews(t)
+			r.warm(read...)
+			listener := r.dial()
+			listener.Do("SUBSCRIBE", "{n}:svc_itc:s@1")
+			for range 2 { // the second time it has only just been fetched
+				r.direct.Do("PEXPIRE", "{n}:svc_itc:s@1", "600")
+				clustertest.Await(t, "the end of the instance", func() error {
+					if shows := r.shows(read, r.front[0].Do(read...)); r.direct.Do("EXISTS", "{n}:svc_itc:s@1") == ":0\r\n" && !shows {
+						return nil
+					} else if r.direct.Do("EXISTS", "{n}:svc_itc:s@1") == ":0\r\n" {
+						return fmt.Errorf("it has expired, and is shown")
+					}
+					return fmt.Errorf("it lives")
+				})
+				for range 3 {
+					for _, c := range r.front {
+						if reply := c.Do(read...); r.shows(read, reply) {
+							t.Errorf("an expired instance is shown: %.300q", reply)
+						}
+					}
+				}
+				want := "*3\r\n$7\r\nmessage\r\n$15\r\n{n}:svc_itc:s@1\r\n$7\r\nexpired\r\n"
+				if got := listener.ReadReply(); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+				r.must(r.direct, ":0\r\n", "SISMEMBER", "{n}:svc_itc_idx:s", "s@1")
+				r.direct.Do(registration("s@1", 60, "s")...)
+				if got, want := listener.ReadReply(), "register\r\n"; !strings.HasSuffix(got, want) {
+					t.Errorf("got %q, want the message of a registration next", got)
+				}
+				r.warm(read...)
+			}
+		})
+	}
+}
+
+// shows reports whether a reply shows instance s@1 of three.
+func (r *nearRig) shows(read []string, reply string) bool {
+	switch lua.BySHA([]byte(read[1])).Name {
+	case "instance_count_stat":
+		return reply == ":3\r\n"
+	case "discovery_get_instance_ttl":
+		return reply != ":-2\r\n"
+	}
+	return strings.Contains(reply, "s@1\r\n")
+}
+
+// Whoever is told of a change by a message and asks, sees it.
+func TestViewsShowWhatWasAnnounced(t *testing.T) {
+	t.Parallel()
+	r := startViews(t)
+	listener := r.dial()
+	listener.Do("PSUBSCRIBE", "{n}:svc_itc:*")
+	reads := [][]string{viewReads[0], viewReads[1], {"HGETALL", "{n}:svc_itc:s@1"}}
+	for i := range 40 {
+		for _, read := range reads {
+			r.warm(read...)
+		}
+		r.direct.Do(scriptCall("registry_set_metadata", "s@1", "_v", fmt.Sprint(i))...)
+		listener.ReadReply()
+		for _, read := range reads {
+			for _, c := range r.front {
+				if got, want := c.Do(read...), fmt.Sprintf("_v\r\n$%d\r\n%d\r\n", len(fmt.Sprint(i)), i); !strings.Contains(got, want) {
+					t.Fatalf("after the message, %.80q answers %.300q, want %q in it", read, got, want)
+				}
+			}
+		}
+	}
+}
+
+// Every form of a call is answered alike, and what is no plain question to a script of
+// CoSky's goes through.
+func TestFormsOfViews(t *testing.T) {
+	t.Parallel()
+	r := startViews(t)
+	text := lua.ByName("discovery_get_instances").Text
+	other := "-- of another client\n" + text
+	sha := r.direct.Do("SCRIPT", "LOAD", other)[5:45]
+	call := scriptCall("discovery_get_instances", "s")
+	for _, form := range []struct {
+		name string
+		args []string
+		hits bool
+	}{
+		{"EVAL", append([]string{"EVAL", text}, call[2:]...), true},
+		{"EVALSHA_RO", append([]string{"EVALSHA_RO"}, call[1:]...), true},
+		{"lower case", append([]string{"evalsha"}, call[1:]...), true},
+		{"more arguments", append(slices.Clone(call), "ignored"), true},
+		{"two keys", append([]string{"EVALSHA", call[1], "2", "{n}", "{n}x"}, "s"), false},
+		{"no arguments", call[:4], false},
+		{"no keys", append(slices.Clone(call[:2]), "0"), false},
+		{"not a number of keys", []string{"EVALSHA", call[1], "one", "{n}", "s"}, false},
+		{"another script", append([]string{"EVALSHA", sha}, call[2:]...), false},
+		{"a namespace within a group", append(slices.Clone(call[:3]), "{n}:svc_itc:x", "s"), false},
+		{"a service that looks like another key", append(slices.Clone(call[:4]), "s:svc_itc:x"), false},
+	} {
+		t.Run(form.name, func(t *testing.T) {
+			want := r.direct.Do(form.args...)
+			if form.hits {
+				r.warm(form.args...)
+			}
+			hits := r.hits(func() {
+				for range 3 {
+					if got := r.front[0].Do(form.args...); !alike(got, want) {
+						t.Errorf("got %.300q, want %.300q", got, want)
+					}
+				}
+			})
+			if form.hits != (hits == 3) {
+				t.Errorf("%d of 3 calls answered from memory", hits)
+			}
+		})
+	}
+	c := r.front[1]
+	c.Do("HELLO", "3")
+	if got, want := r.warm(call...), r.direct.Do(call...); !alike(got, want) {
+		t.Errorf("in RESP3 got %.300q, want %.300q", got, want)
+	}
+	r.must(c, "+OK\r\n", "SCRIPT", "FLUSH")
+	r.must(c, "-NOSCRIPT No matching script. Please use EVAL.\r\n", call...)
+}
+
+// Scripts of the configuration are served, too, but not brought up to date: their words are not known.
+func TestScriptsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	text := strings.ReplaceAll(lua.ByName("discovery_get_instances").Text, "ttl_at", "expires")
+	var sha string
+	r := startViews(t, func(o *proxy.Options) {
+		sum := sha1.Sum([]byte(text))
+		sha = hex.EncodeToString(sum[:])
+		sc, err := lua.Alike(strings.ToUpper(sha), "discovery_get_instances")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Cache.Scripts = append(o.Cache.Scripts, sc)
+	})
+	r.direct.Do("SCRIPT", "LOAD", text)
+	fixed := registration("f@1", -1, "f")
+	r.must(r.direct, ":1\r\n", fixed...)
+	call := []string{"EVALSHA", sha, "1", "{n}", "f"}
+	r.warm(call...)
+	r.must(r.front[0], ":1\r\n", "HSET", "{n}:svc_itc:f@1", "x", "y")
+	if got := r.front[1].Do(call...); !strings.Contains(got, "$1\r\nx\r\n$1\r\ny\r\n") {
+		t.Errorf("after a change: %q", got)
+	}
+	r.warm(call...)
+	r.direct.Do("HSET", "{n}:svc_itc:f@1", "x", "z")
+	clustertest.Await(t, "the change made beside the proxy", func() error {
+		if got := r.front[1].Do(call...); !strings.Contains(got, "$1\r\nz\r\n") {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+}
+
+// A thousand renewals while clients read: nearly every read is answered from memory, and each
+// renewal costs Redis one small read for all views together.
+func TestRenewalsLeaveViewsInMemory(t *testing.T) {
+	t.Parallel()
+	r := startViews(t)
+	const services, perService, renewals = 4, 10, 1000
+	var ids []string
+	for s := range services {
+		for i := range perService {
+			id := fmt.Sprintf("v%d@%d", s, i)
+			ids = append(ids, id)
+			r.must(r.direct, ":1\r\n", registration(id, 60, fmt.Sprint("v", s))...)
+		}
+		r.warm(scriptCall("discovery_get_instances", fmt.Sprint("v", s))...)
+	}
+	before := r.server.Stats()
+	var renewing, reading sync.WaitGroup
+	done := make(chan struct{})
+	for w := range 2 {
+		c := r.dial()
+		renewing.Go(func() {
+			for i := range renewals / 2 {
+				if got := c.Do(scriptCall("registry_renew", ids[(i*2+w)%len(ids)], "60")...); got != ":1\r\n" {
+					t.Errorf("a renewal is answered %q", got)
+				}
+			}
+		})
+	}
+	for w := range 6 {
+		c := r.dial()
+		reading.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if got := c.Do(scriptCall("discovery_get_instances", fmt.Sprint("v", i%services))...); !strings.HasPrefix(got, "*10\r\n") {
+					t.Errorf("a service of ten instances is %.100q", got)
+					return
+				}
+			}
+		})
+	}
+	renewing.Wait()
+	close(done)
+	reading.Wait()
+	after := r.server.Stats()
+	hits, misses, reads := after.Hits-before.Hits, after.Misses-before.Misses, after.ViewReads-before.ViewReads
+	t.Logf("%d hits, %d misses, %d instances read anew", hits, misses, reads)
+	if misses*100 > hits {
+		t.Errorf("%d hits and %d misses, want at least 99 %% hits", hits, misses)
+	}
+	if reads > 2*renewals {
+		t.Errorf("%d instances read anew after %d renewals", reads, renewals)
+	}
+}
+
+// Views that nobody reads are not kept up to date.
+func TestIdleViewsAreForgotten(t *testing.T) {
+	t.Parallel()
+	r := startViews(t, func(o *proxy.Options) { o.Cache.RefreshIdle = time.Nanosecond })
+	read := viewReads[0]
+	r.warm(read...)
+	renew := scriptCall("registry_renew", "s@1", "60")
+	r.must(r.front[0], ":1\r\n", renew...) // it has been read just now
+	reads := r.server.Stats().ViewReads
+	r.must(r.front[0], ":1\r\n", renew...)
+	if n := r.server.Stats().ViewReads; n != reads {
+		t.Errorf("%d reads for a view that nobody looks at", n-reads)
+	}
+	r.agreeAlike(true, read...)
 }

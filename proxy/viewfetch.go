@@ -161,11 +161,7 @@ func (f *viewFetch) proceed() {
 		return
 	}
 	f.calling = true
-	if f.q.script.Text != "" {
-		f.lane.teachText(f.q.script.SHA1, f.q.script.Text)
-	} else {
-		f.lane.teach([]byte(f.q.script.SHA1))
-	}
+	f.lane.teach([]byte(f.q.script.SHA1))
 	r := f.request(callScript)
 	r.limit = l.srv.opts.Cache.MaxEntry
 	f.lane.send(r, f.q.raw)

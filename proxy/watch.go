@@ -14,6 +14,9 @@ import (
 // sweepViews is how often void views are looked for.
 const sweepViews = time.Second
 
+// rereader is the script that reads an instance anew. Its reply is what all views show of it.
+const rereader = "discovery_get_instance"
+
 // watchID names a key on the connection that hears of its changes. Databases have
 // connections of their own.
 type watchID struct {
@@ -131,7 +134,7 @@ func (w *watch) read(vs *views) {
 	}
 	l.enc = resp.AppendBulk(resp.AppendBulkString(resp.AppendArray(l.enc[:0], 2), "PTTL"), w.key)
 	ln.send(ask(0), l.enc)
-	own := lua.ByName("discovery_get_instance")
+	own := lua.ByName(rereader)
 	ln.teachText(own.SHA1, own.Text)
 	l.enc = resp.AppendArray(l.enc[:0], 6)
 	l.enc = resp.AppendBulkString(l.enc, "EVALSHA")
@@ -180,6 +183,7 @@ func (x *watchRead) deliver(l *loop, r *request, reply []byte) {
 	switch {
 	case len(w.views) == 0: // nobody is interested any more
 	case failed || !w.heard:
+		delete(w.id.lane.taught, lua.ByName(rereader).SHA1) // it may have been flushed
 		w.voidAll(vs)
 	case w.again:
 		w.reading = false
