@@ -41,7 +41,7 @@ type instance struct {
 
 // lives are the times to live, in seconds, that instances are given: so far apart that the second
 // at which one expires tells which it was.
-var lives = [...]int{fixed: -1, 1: 100, 2: 2000, 3: 40000}
+var lives = [...]int{fixed: -1, 1: 1000, 2: 20000, 3: 400000}
 
 const (
 	fixed = 0 // for ever
@@ -51,11 +51,11 @@ const (
 // lifeOf is the life of which some seconds are left.
 func lifeOf(left int) uint8 {
 	switch {
-	case left < 50:
+	case left < 500:
 		return dying
-	case left < 1000:
+	case left < 10000:
 		return 1
-	case left < 20000:
+	case left < 200000:
 		return 2
 	}
 	return 3
@@ -418,8 +418,11 @@ func stepInstanceLives(s state, v int, o output) (state, bool) {
 		return s, o.n == -2
 	case x.life == fixed:
 		return s, o.n == -1
+	case x.life == dying:
+		return s, o.n == dying
+	default:
+		return s, o.n == lived-int(x.life)
 	}
-	return s, o.n >= 0
 }
 
 // shown is what scripts show of the instances in the index.

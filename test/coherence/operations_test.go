@@ -32,7 +32,8 @@ type kind struct {
 	look []*operation // what shows whether anything is there; nil: EXISTS of the key
 }
 
-// death is how a key gets a time to live of some milliseconds, is looked at, and ends.
+// death is how a key gets a time to live of some milliseconds, is looked at for as long as the
+// answer is not negative, and ends.
 type death struct{ begin, look, end *operation }
 
 var ofKey = &death{expire, lifetime, expired}
@@ -95,7 +96,7 @@ var kinds = []*kind{
 			{name: "discovery_get_instance", way: notices, args: ofService("discovery_get_instance", instanceID), parse: parseInstance, step: stepInstance},
 			{name: "discovery_get_instance_ttl", way: notices, args: ofService("discovery_get_instance_ttl", instanceID), parse: parseLife, step: stepInstanceLife},
 		},
-		other: []*operation{{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives}},
+		other: []*operation{{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseLives, step: stepInstanceLives}},
 		write: []*operation{
 			{name: "registry_register", way: writes | opaque, args: registerLife, parse: parseNumber, step: stepRegisterLife},
 			{name: "registry_register", way: writes | opaque, args: registerLife, parse: parseNumber, step: stepRegisterLife},
@@ -115,12 +116,12 @@ var kinds = []*kind{
 		},
 		dies: &death{
 			&operation{name: "PEXPIRE of an instance", way: writes, args: onInstance("PEXPIRE", 3), parse: parseNumber, step: stepLastMoments},
-			&operation{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives},
+			&operation{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseLives, step: stepInstanceLives},
 			&operation{name: "expiry of an instance", step: stepLastMoment},
 		},
 		look: []*operation{
 			{name: "EXISTS of the index", args: onKey("EXISTS"), parse: parseNumber, step: stepUnseen},
-			{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseNumber, step: stepInstanceLives},
+			{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseLives, step: stepInstanceLives},
 		},
 	},
 	{
@@ -438,6 +439,23 @@ func (o *output) addInstance(reply any) (err error) {
 	}
 	return err
 }
+
+// parseLives reads the millisecond at which an instance expires: what has a life is as far from its end
+// as what has none.
+func parseLives(reply any) (output, error) {
+	o, err := parseNumber(reply)
+	if o.n >= 0 {
+		if life := lifeOf((o.n - int(time.Now().UnixMilli())) / 1000); life == dying {
+			o.n = dying
+		} else {
+			o.n = lived - int(life)
+		}
+	}
+	return o, err
+}
+
+// lived is what parseLives makes of a life, less its number.
+const lived = -10
 
 // parseLife reads the second at which an instance expires.
 func parseLife(reply any) (output, error) {
