@@ -91,7 +91,6 @@ type viewQuestion struct {
 
 func (q *viewQuestion) namespace() []byte    { return q.args[3] }
 func (q *viewQuestion) arg(n int) []byte     { return q.args[3+n] } // from 1
-func (q *viewQuestion) noticing() bool       { return q.script.Access == lua.Noticing }
 func (q *viewQuestion) is(a lua.Answer) bool { return q.script.Answer == a }
 
 // asks returns the script that args call when its reply may be served from memory, else nil.
