@@ -326,6 +326,19 @@ func stepDeregister(s state, v int, o output) (state, bool) {
 // ---- services. An instance that is gone can be in the index until a script notices: whether it is
 // cannot be seen by scripts, and is left out of the state.
 
+// stepIndex: of the members that the index shows, those count whose instances are there.
+func stepIndex(s state, _ int, o output) (state, bool) {
+	var there uint64
+	for i, x := range s.inst {
+		if x.v != 0 {
+			there |= bit(i)
+		}
+	}
+	return s, o.content.set&there == s.set
+}
+
+func stepValue(s state, v int, o output) (state, bool) { return s, o.n == s.inst[v%instances].v }
+
 // stepUnseen is a look at just that.
 func stepUnseen(s state, _ int, _ output) (state, bool) { return s, true }
 

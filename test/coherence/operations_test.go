@@ -95,6 +95,8 @@ var kinds = []*kind{
 			{name: "discovery_get_instances", way: notices, args: ofService("discovery_get_instances", nil), parse: parseInstances, step: stepInstances},
 			{name: "discovery_get_instance", way: notices, args: ofService("discovery_get_instance", instanceID), parse: parseInstance, step: stepInstance},
 			{name: "discovery_get_instance_ttl", way: notices, args: ofService("discovery_get_instance_ttl", instanceID), parse: parseLife, step: stepInstanceLife},
+			{name: "SMEMBERS", args: onKey("SMEMBERS"), parse: parseSet, step: stepIndex},
+			{name: "HGETALL of an instance", args: onInstance("HGETALL"), parse: parseFields, step: stepValue},
 		},
 		other: []*operation{{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseLives, step: stepInstanceLives}},
 		write: []*operation{
@@ -153,18 +155,23 @@ var kinds = []*kind{
 	},
 }
 
-// rules make the proxy keep what CoSky's own keys do not stand for.
+// rules make the proxy keep what CoSky's own keys do not stand for. Without tracking two commands may
+// show two states of a key that somebody has changed beside the proxy, so only one question about
+// it is kept then: MGET asks what GET does.
 func rules(mode proxy.Invalidation) (all []proxy.Rule) {
-	for _, r := range []proxy.Rule{
+	all = []proxy.Rule{
 		{Match: namespace + ":str:*", Commands: []string{"get", "mget", "strlen"}},
 		{Match: namespace + ":zset:*", Commands: []string{"zrange", "zscore", "zcard", "exists"}},
 		{Match: namespace + ":svc_itc_idx:*", Commands: []string{"scard"}},
-	} {
-		r.TTL, r.MaxValue = time.Minute, 1<<20
-		if mode == proxy.InvalidationPubSub { // nobody but the proxy tells of changes
-			r.TTL, r.Bare = staleness, true
+	}
+	if mode == proxy.InvalidationPubSub {
+		all = []proxy.Rule{
+			{Match: namespace + ":str:*", Commands: []string{"get", "mget"}, Bare: true},
+			{Match: namespace + ":zset:*", Commands: []string{"zrange"}, Bare: true},
 		}
-		all = append(all, r)
+	}
+	for i := range all {
+		all[i].TTL, all[i].MaxValue = time.Minute, 1<<20
 	}
 	return all
 }
@@ -412,6 +419,27 @@ func parseInstances(reply any) (o output, err error) {
 }
 
 func parseInstance(reply any) (o output, err error) { return o, o.addInstance(reply) }
+
+// parseFields reads the value of an instance.
+func parseFields(reply any) (o output, err error) {
+	var flat []any
+	switch x := reply.(type) {
+	case []any:
+		flat = x
+	case map[any]any:
+		for name, value := range x {
+			flat = append(flat, name, value)
+		}
+	default:
+		return o, fmt.Errorf("%w: %v", errReply, reply)
+	}
+	for i := 0; i+1 < len(flat); i += 2 {
+		if flat[i] == "_v" {
+			o.n, err = strconv.Atoi(fmt.Sprint(flat[i+1]))
+		}
+	}
+	return o, err
+}
 
 // addInstance takes a flat list of fields and values; an empty one is no instance.
 func (o *output) addInstance(reply any) (err error) {
