@@ -45,7 +45,10 @@ func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
 		return s.forward(cmd, args, raw)
 	}
 	keys := args[1:]
-	if s.fetching > 0 { // see cachedRead
+	if s.viewing > 0 && s.drain() { // see cachedRead
+		return false
+	}
+	if s.fetching > 0 {
 		for _, key := range keys {
 			q, _ := l.askPart(s.db, cmd, get, key)
 			if l.fetches[keyOf(&q)] != nil {
@@ -93,7 +96,7 @@ func (s *session) bundles(cmd *command.Command, args [][]byte) bool {
 		if p := l.policyOf(mgetBit, key); !p.keeps {
 			return false
 		}
-		if s.touched(l.cache.StripeOf(l.cache.Hash(key))) {
+		if q := l.cache.Ask(s.db, 0, key, nil); s.behind(&q) {
 			l.stats.Bypasses++
 			return false
 		}

@@ -100,9 +100,13 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 		return s.forward(cmd, args, raw)
 	}
 	q := l.ask(s.db, cmd, rd, args)
-	if s.tx != nil || s.home != nil || s.touched(l.cache.StripeOf(q.Hash())) {
+	if s.tx != nil || s.home != nil || s.behind(&q) {
 		l.stats.Bypasses++
 		return s.forward(cmd, args, raw)
+	}
+	// A view that is on its way may show a newer state of the key than memory has now.
+	if s.viewing > 0 && s.drain() {
+		return false
 	}
 	// A read of this client that was sent to Redis must not be overtaken by an entry that
 	// was there before, but came to light only now: it may be older.

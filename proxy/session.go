@@ -85,6 +85,7 @@ type session struct {
 
 	// loop-owned: near-cache order
 	fetching int          // reads in flight on fetch lanes
+	viewing  int          // of them, replies of scripts: they may show any key
 	touching *[64]uint16  // commands in flight on shared lanes, by stripe
 	touches  int          // sum of touching
 	everyKey int          // of them, those that may concern every key
@@ -556,6 +557,19 @@ func (s *session) detach() {
 // stripe: a cached or fetched answer could then overtake it.
 func (s *session) touched(stripe nearcache.Stripe) bool {
 	return s.everyKey > 0 || s.touching != nil && s.touching[stripe&63] > 0
+}
+
+// behind reports whether a command in flight on a shared lane may concern what q asks,
+// by the name of its key or by a set that the key belongs to.
+func (s *session) behind(q *nearcache.Question) bool {
+	if s.touches == 0 && s.everyKey == 0 {
+		return false
+	}
+	if s.touched(s.loop.cache.StripeOf(q.Hash())) {
+		return true
+	}
+	group, in := s.loop.groupStripe(q.Key)
+	return in && s.touched(group)
 }
 
 func (s *session) touch(stripe nearcache.Stripe) {

@@ -149,6 +149,7 @@ func (s *session) readView(sc *lua.Script, cmd *command.Command, args [][]byte, 
 	r.raw = append(r.raw[:0], raw...)
 	s.enqueue(r)
 	s.fetching++
+	s.viewing++
 	l.sendForView(r, newViewQuestion(q, sc, raw))
 	return true
 }
@@ -179,6 +180,7 @@ func (l *loop) viewed(r *request, e *nearcache.Entry) {
 		return
 	}
 	r.sess.fetching--
+	r.sess.viewing--
 	if e != nil {
 		l.deliverEntry(r, e)
 		return
