@@ -317,11 +317,16 @@ func (h *hunt) pipeline(c *client, r *register, id int, rng *rand.Rand) {
 	defer h.gate.RUnlock()
 	var chain []*operation
 	reads, writes := h.single(r.kind.reads), h.single(r.kind.write)
+	others := false // a command before has to do with other keys, perhaps: order is promised for each key
 	for range 2 + rng.IntN(3) {
 		op := pick(rng, writes)
 		if rng.IntN(2) == 0 && len(reads) > 0 {
 			op = pick(rng, reads)
 		}
+		if op.way&partial != 0 && others {
+			continue
+		}
+		others = others || op.way&notices == 0
 		chain = append(chain, op)
 	}
 	p := c.Pipeline()

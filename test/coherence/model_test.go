@@ -131,6 +131,7 @@ const (
 	plain   way = 0
 	writes  way = 1 << iota
 	notices     // a question whose answer may change what Redis has, in ways that no other answer shows
+	partial     // a read of one key of several that make up the state
 	opaque      // touches more, or others, than the one key it declares: not while its slot moves
 )
 

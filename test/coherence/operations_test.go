@@ -95,8 +95,8 @@ var kinds = []*kind{
 			{name: "discovery_get_instances", way: notices, args: ofService("discovery_get_instances", nil), parse: parseInstances, step: stepInstances},
 			{name: "discovery_get_instance", way: notices, args: ofService("discovery_get_instance", instanceID), parse: parseInstance, step: stepInstance},
 			{name: "discovery_get_instance_ttl", way: notices, args: ofService("discovery_get_instance_ttl", instanceID), parse: parseLife, step: stepInstanceLife},
-			{name: "SMEMBERS", args: onKey("SMEMBERS"), parse: parseSet, step: stepIndex},
-			{name: "HGETALL of an instance", args: onInstance("HGETALL"), parse: parseFields, step: stepValue},
+			{name: "SMEMBERS", way: partial, args: onKey("SMEMBERS"), parse: parseSet, step: stepIndex},
+			{name: "HGETALL of an instance", way: partial, args: onInstance("HGETALL"), parse: parseFields, step: stepValue},
 		},
 		other: []*operation{{name: "PEXPIRETIME of an instance", args: onInstance("PEXPIRETIME"), parse: parseLives, step: stepInstanceLives}},
 		write: []*operation{
