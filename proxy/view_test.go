@@ -17,6 +17,7 @@ import (
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/lua"
 	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
 )
 
 // scriptCall is the command that calls a script in the namespace of these tests.
@@ -573,4 +574,82 @@ func TestIdleViewsAreForgotten(t *testing.T) {
 		t.Errorf("%d reads for a view that nobody looks at", n-reads)
 	}
 	r.agreeAlike(true, read...)
+}
+
+// In a cluster the views of a namespace whose keys share a slot follow that slot; without a tag
+// the script is called, with what the cluster says to that.
+func testClusterViews(t *testing.T, c *shared, p *proxytest.Discovered) {
+	conn := clustertest.Dial(t, p.Addr)
+	for _, s := range lua.All() {
+		conn.Do("SCRIPT", "LOAD", s.Text)
+	}
+	key := keyOf("views", 1)
+	in := func(args []string) []string {
+		args = slices.Clone(args)
+		args[3] = "{" + key + "}"
+		return args
+	}
+	awaitOwner(t, p, key, c.Nodes[1])
+	conn.Do("DEL", "{"+key+"}:svc_itc_idx:s")
+	for i := range 3 {
+		conn.Do(in(registration(fmt.Sprint("s@", i), 60, "s"))...)
+	}
+	read, renew := in(viewReads[0]), in(scriptCall("registry_renew", "s@1", "600"))
+	hit := func(when string) (reply string) {
+		t.Helper()
+		clustertest.Await(t, "a hit "+when, func() error {
+			before := p.Stats().Hits
+			if reply = conn.Do(read...); p.Stats().Hits == before {
+				return fmt.Errorf("not from memory: %.100q", reply)
+			}
+			return nil
+		})
+		return reply
+	}
+	before := expiries(hit("at first"))
+	if got := conn.Do(renew...); got != ":1\r\n" || len(before) != 3 {
+		t.Fatalf("a renewal of one of %d instances: %q", len(before), got)
+	}
+	if latest := slices.Max(expiries(hit("after a renewal"))); latest < slices.Max(before)+500 {
+		t.Errorf("after a renewal an instance lives until %d, before it was %d", latest, before)
+	}
+	c.MoveSlot(c.SlotOf(key), c.Nodes[2])
+	conn.Do(in(scriptCall("registry_set_metadata", "s@1", "_moved", "yes"))...)
+	if got := hit("at the new owner"); !strings.Contains(got, "_moved\r\n") {
+		t.Errorf("after the slot has moved: %.300q", got)
+	}
+	c.MoveSlot(c.SlotOf(key), c.Nodes[1])
+	untagged := slices.Clone(read)
+	untagged[3] = "untagged"
+	hits := p.Stats().Hits
+	for range 3 {
+		conn.Do(untagged...)
+	}
+	if p.Stats().Hits != hits {
+		t.Error("a view of keys of several slots is answered from memory")
+	}
+}
+
+// Without client tracking views are kept for as long as everything that only CoSky's messages cover.
+func TestViewsWithoutTracking(t *testing.T) {
+	t.Parallel()
+	r := startViews(t, func(o *proxy.Options) {
+		o.Backend.Tracking, o.Cache.Invalidation = false, proxy.InvalidationPubSub
+		o.Cache.PubSubTTL, o.Cache.MaxStaleness = 10*time.Second, 10*time.Second
+	})
+	for _, read := range viewReads[:4] {
+		for _, write := range [][]string{
+			scriptCall("registry_renew", "s@1", "500"),
+			scriptCall("registry_set_metadata", "s@1", "_a", "b"),
+			scriptCall("registry_deregister", "s", "s@1"),
+			registration("s@1", 60, "s"),
+		} {
+			r.warm(read...)
+			r.must(r.front[0], ":1\r\n", write...)
+			r.agreeAlike(true, read...)
+		}
+		r.warm(read...)
+		r.must(r.direct, ":1\r\n", scriptCall("registry_set_metadata", "s@1", "_a", "c")...)
+		r.agreeAlike(false, read...)
+	}
 }
