@@ -653,3 +653,31 @@ func TestViewsWithoutTracking(t *testing.T) {
 		r.agreeAlike(false, read...)
 	}
 }
+
+// A field of an instance that expires by itself, which Redis does not announce, is not shown for longer than
+// anything else that goes unannounced; hashes without such fields are kept.
+func TestViewsOfFieldsThatExpire(t *testing.T) {
+	t.Parallel()
+	r := startViews(t, func(o *proxy.Options) { o.Backend.Version, o.Cache.MaxStaleness = "7.4.0", 300*time.Millisecond })
+	read := viewReads[0]
+	r.warm(read...)
+	clustertest.Await(t, "twice max_staleness without a miss", func() error {
+		before := r.server.Stats()
+		for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); {
+			r.front[0].Do(read...)
+		}
+		if after := r.server.Stats(); after.Misses != before.Misses || after.Hits == before.Hits {
+			return fmt.Errorf("%d misses", after.Misses-before.Misses)
+		}
+		return nil
+	})
+	if strings.HasPrefix(r.direct.Do("HPEXPIRE", "{n}:svc_itc:s@1", "600", "FIELDS", "1", "_zone"), "-ERR unknown command") {
+		return // before Redis 7.4
+	}
+	clustertest.Await(t, "the end of a field", func() error {
+		if got := r.front[0].Do(read...); strings.Count(got, "_zone") != 2 {
+			return fmt.Errorf("got %.300q", got)
+		}
+		return nil
+	})
+}

@@ -27,13 +27,14 @@ type viewFetch struct {
 	until   int64 // the view is not kept longer
 	waiters []func(*nearcache.Entry)
 
-	keys    []shownKey
-	listed  map[uint64]struct{} // hashes of keys
-	asked   int                 // of them, those that were asked for
-	missing int                 // replies to come before the next step
-	calling bool                // the script is sent
-	spoiled bool                // something happened after which the reply cannot be kept or shared
-	failed  bool                // so much that it need not even be asked for
+	expiring bool // fields of hashes may expire by themselves, and they are shown
+	keys     []shownKey
+	listed   map[uint64]struct{} // hashes of keys
+	asked    int                 // of them, those that were asked for
+	missing  int                 // replies to come before the next step
+	calling  bool                // the script is sent
+	spoiled  bool                // something happened after which the reply cannot be kept or shared
+	failed   bool                // so much that it need not even be asked for
 }
 
 // shownKey is a key that the script reads, with what its own read said.
@@ -46,6 +47,7 @@ type shownKey struct {
 	heard    bool  // its read is answered: an invalidation is about a later change
 	sentAt   int64 // of an instance
 	pttl     int64 // of an instance
+	lasting  bool  // of an instance: its fields do not expire by themselves, or are not shown
 	member   bool  // of the index of a service: it has the instance that was asked for
 }
 
@@ -76,8 +78,8 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 		return nil
 	}
 	f.lane, f.Leases = ln, leases
-	showsFields := !q.is(lua.InstanceExpiry) && !q.is(lua.InstanceCount)
-	if f.until = now + l.life(&read{fields: showsFields}, &p); f.until <= now {
+	f.expiring = l.srv.abilities.Load().fieldsExpire && (q.is(lua.Instances) || q.is(lua.Instance))
+	if f.until = now + l.life(&read{fields: q.is(lua.Topology)}, &p); f.until <= now {
 		f.close()
 		return nil
 	}
@@ -171,6 +173,9 @@ func (f *viewFetch) proceed() {
 // those of keys.
 const callScript = -1
 
+// askEncoding is added to the index of a key for what asks how it is stored.
+const askEncoding = maxShown
+
 func (f *viewFetch) request(index int) *request {
 	r := f.loop.newRequest(nil, nil)
 	r.sink, r.index, r.alone = f, int32(index), true
@@ -185,7 +190,7 @@ func (f *viewFetch) ask(i int) (leaf bool) {
 	switch {
 	case k.class == coskey.Instance:
 		verb, leaf = "PTTL", true
-		k.sentAt = l.now()
+		k.sentAt, k.lasting = l.now(), !f.expiring
 	case k.class == coskey.Topology:
 		verb, leaf = "EXISTS", true
 	case k.class == coskey.TopologyIndex:
@@ -200,7 +205,25 @@ func (f *viewFetch) ask(i int) (leaf bool) {
 	}
 	l.enc = resp.AppendBulk(resp.AppendBulkString(resp.AppendArray(l.enc[:0], 2), verb), k.key)
 	f.lane.send(f.request(i), l.enc)
+	if k.class == coskey.Instance && f.expiring {
+		l.enc = appendObjectEncoding(l.enc[:0], k.key)
+		f.lane.send(f.request(i+askEncoding), l.enc)
+	}
 	return leaf
+}
+
+// appendObjectEncoding asks how a hash is stored. Fields that expire by themselves do so without an
+// invalidation, but a hash that has any is never stored as a plain listpack (Redis: t_hash.c), and
+// the command that gives a field an expiry is a change as any other.
+func appendObjectEncoding(b []byte, key []byte) []byte {
+	b = resp.AppendBulkString(resp.AppendArray(b, 3), "OBJECT")
+	return resp.AppendBulk(resp.AppendBulkString(b, "ENCODING"), key)
+}
+
+// lasts reports whether a reply to that proves that no field expires by itself. A key that is not
+// there has none.
+func lasts(encoding []byte) bool {
+	return string(encoding) == "$8\r\nlistpack\r\n" || string(encoding) == "_\r\n"
 }
 
 // changed: an invalidation has arrived. If the key's own read has been answered, the lane
@@ -256,6 +279,10 @@ func (f *viewFetch) deliver(l *loop, r *request, reply []byte) {
 
 // learn notes what the read of a key said.
 func (f *viewFetch) learn(i int, reply []byte) {
+	if i >= askEncoding {
+		f.keys[i-askEncoding].lasting = lasts(reply)
+		return
+	}
 	k := &f.keys[i]
 	kind, n, size := resp.ReadHeader(reply)
 	if reply[0] == '-' || size == 0 {
@@ -382,6 +409,9 @@ func (v *view) show(f *viewFetch, reply []byte) (ok bool) {
 			continue
 		}
 		v.parts[i].until = deadline(k.sentAt, k.pttl)
+		if !k.lasting {
+			v.parts[i].until = min(v.parts[i].until, k.sentAt+int64(f.loop.srv.opts.Cache.MaxStaleness))
+		}
 		byID[string(k.instance)] = i
 	}
 	switch v.q.script.Answer {
