@@ -149,6 +149,7 @@ func (s *session) readView(sc *lua.Script, cmd *command.Command, args [][]byte, 
 	r.raw = append(r.raw[:0], raw...)
 	s.enqueue(r)
 	s.fetching++
+	s.exclusive = true // what comes next might be answered from memory with something older
 	l.sendForView(r, newViewQuestion(q, sc, raw))
 	return true
 }

@@ -681,3 +681,39 @@ func TestViewsOfFieldsThatExpire(t *testing.T) {
 		return nil
 	})
 }
+
+// In one pipeline a client sees its own writes, whichever way they and its reads take.
+func TestViewsInAPipeline(t *testing.T) {
+	t.Parallel()
+	r := startViews(t)
+	reads := [][]string{viewReads[0], viewReads[1], {"HGETALL", "{n}:svc_itc:s@1"}, {"HGET", "{n}:svc_itc:s@1", "_v"}}
+	for _, read := range reads[:3] {
+		r.warm(read...)
+	}
+	const rounds = 60
+	for _, c := range r.front {
+		var cmds [][]string
+		for i := range rounds {
+			write := scriptCall("registry_set_metadata", "s@1", "_v", fmt.Sprint(i))
+			if i%3 == 1 {
+				write = []string{"HSET", "{n}:svc_itc:s@1", "_v", fmt.Sprint(i)}
+			}
+			cmds = append(cmds, write, scriptCall("registry_renew", "s@1", fmt.Sprint(1000*(i+1))), reads[i%4], reads[(i+i/4)%4])
+		}
+		now := int(time.Now().Unix())
+		c.Send(oneWrite(cmds...))
+		for i, cmd := range cmds {
+			got := c.ReadReply()
+			if i%4 < 2 {
+				continue
+			}
+			want := fmt.Sprintf("$%d\r\n%d\r\n", len(fmt.Sprint(i/4)), i/4)
+			if !strings.Contains(got, "_v\r\n"+want) && got != want {
+				t.Fatalf("command %d, %.80q: got %.400q, want version %d in it", i, cmd, got, i/4)
+			}
+			if cmd[0] == "EVALSHA" && slices.Max(expiries(got))-now < 1000*(i/4+1)-100 {
+				t.Fatalf("command %d, %.80q: shows expiries %d, want the renewal in it", i, cmd, expiries(got))
+			}
+		}
+	}
+}

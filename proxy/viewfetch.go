@@ -35,6 +35,7 @@ type viewFetch struct {
 	calling  bool                // the script is sent
 	spoiled  bool                // something happened after which the reply cannot be kept or shared
 	failed   bool                // so much that it need not even be asked for
+	vain     bool                // what the script reads cannot be watched: asking again soon would be no use
 }
 
 // shownKey is a key that the script reads, with what its own read said.
@@ -110,7 +111,7 @@ func (f *viewFetch) start() (ok bool) {
 		f.add(coskey.TopologyIndex, nil, nil)
 	}
 	if f.failed {
-		f.close()
+		f.tell(nil)
 	}
 	return !f.failed
 }
@@ -128,7 +129,7 @@ func (f *viewFetch) add(class coskey.Class, service, instance []byte) {
 		return
 	}
 	if is, n := coskey.Classify(k.key); is != class || n != len(ns) || len(f.keys) == maxShown {
-		f.failed = true // what else happens to such a key is not noticed, or there are too many
+		f.failed, f.vain = true, true // what else happens to such a key is not noticed, or there are too many
 		return
 	}
 	if !f.Cover(f.loop.cache, f.loop.cache.ViewStripe(k.hash)) {
@@ -259,8 +260,7 @@ func (f *viewFetch) deliver(l *loop, r *request, reply []byte) {
 	if index == callScript {
 		l.views.remove(f)
 		if overrun {
-			l.cache.Refuse(&f.q.Question, l.now())
-			f.failed = true
+			f.failed, f.vain = true, true
 		}
 		f.land(reply)
 		return
@@ -361,6 +361,9 @@ func (f *viewFetch) giveUp() { f.tell(nil) }
 
 func (f *viewFetch) tell(e *nearcache.Entry) {
 	f.close()
+	if f.vain {
+		f.loop.cache.Refuse(&f.q.Question, f.loop.now())
+	}
 	waiters := f.waiters
 	f.waiters = nil
 	for _, done := range waiters {
@@ -437,11 +440,12 @@ func (v *view) showInstances(f *viewFetch, reply []byte, byID map[string]int) bo
 	}
 	for ; n > 0; n-- {
 		in, ok := readInstance(reply[pos:])
-		if !ok || in.id == nil {
+		i, known := byID[string(in.id)]
+		if !ok || !known {
+			f.vain = true
 			return false
 		}
-		i, known := byID[string(in.id)]
-		if !known || !in.shows(f.keys[i].instance, f.keys[i].pttl) {
+		if !in.shows(f.keys[i].instance, f.keys[i].pttl) {
 			return false
 		}
 		delete(byID, string(in.id))
