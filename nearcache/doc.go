@@ -64,6 +64,11 @@
 // than seven entries of one stripe cannot be valid at once: New therefore makes
 // enough stripes that the byte budget is used up first.
 //
+// # Views
+//
+// An entry may show more keys than the one it was asked for: view.go tells how replies of
+// scripts are covered, by stripes of their own, and replaced by their owner.
+//
 // # Why a directory
 //
 // Epochs alone do not keep reads from going back. The value of a key may be fetched

@@ -20,9 +20,9 @@ import "math/bits"
 // what it reads, so it needs no epochs for them: it calls Void, or asks for the changed key
 // anew and replaces the view. See package proxy, view.go, for the argument.
 
-// shownCost is what a stripe of a view costs in bytes: itself, and what the view's owner
-// keeps about the key behind it (proxy: part, watch and their texts; measured with keys of 60 bytes).
-const shownCost = 16 + 280
+// shownCost is what a key that a view shows is charged with, in bytes: its stripe here, and what the view's
+// owner keeps about it (proxy: viewPart 32, watch 176, its place in a map 40, texts of 60-byte keys 120).
+const shownCost = 400
 
 // viewStripes marks the stripes of views. They have words but no directories, and so many of
 // them fit into a cache line that looking at fifty is little against copying the reply.

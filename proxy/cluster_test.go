@@ -62,6 +62,7 @@ func TestCluster(t *testing.T) {
 		{"open migration", testOpenMigration},
 		{"cache and migration", testCacheAndMigration},
 		{"rules", testClusterRules},
+		{"views", testClusterViews},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onTransports(t, func(t *testing.T, transport netloop.Transport) { tt.run(t, c, c.proxies[transport]) })

@@ -150,6 +150,7 @@ func (s *session) readView(sc *lua.Script, cmd *command.Command, args [][]byte, 
 	s.enqueue(r)
 	s.fetching++
 	s.viewing++
+	s.exclusive = true // what comes next might be answered from memory with something older
 	l.sendForView(r, newViewQuestion(q, sc, raw))
 	return true
 }

@@ -17,6 +17,7 @@ import (
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/lua"
 	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
 )
 
 // scriptCall is the command that calls a script in the namespace of these tests.
@@ -573,4 +574,146 @@ func TestIdleViewsAreForgotten(t *testing.T) {
 		t.Errorf("%d reads for a view that nobody looks at", n-reads)
 	}
 	r.agreeAlike(true, read...)
+}
+
+// In a cluster the views of a namespace whose keys share a slot follow that slot; without a tag
+// the script is called, with what the cluster says to that.
+func testClusterViews(t *testing.T, c *shared, p *proxytest.Discovered) {
+	conn := clustertest.Dial(t, p.Addr)
+	for _, s := range lua.All() {
+		conn.Do("SCRIPT", "LOAD", s.Text)
+	}
+	key := keyOf("views", 1)
+	in := func(args []string) []string {
+		args = slices.Clone(args)
+		args[3] = "{" + key + "}"
+		return args
+	}
+	awaitOwner(t, p, key, c.Nodes[1])
+	conn.Do("DEL", "{"+key+"}:svc_itc_idx:s")
+	for i := range 3 {
+		conn.Do(in(registration(fmt.Sprint("s@", i), 60, "s"))...)
+	}
+	read, renew := in(viewReads[0]), in(scriptCall("registry_renew", "s@1", "600"))
+	hit := func(when string) (reply string) {
+		t.Helper()
+		clustertest.Await(t, "a hit "+when, func() error {
+			before := p.Stats().Hits
+			if reply = conn.Do(read...); p.Stats().Hits == before {
+				return fmt.Errorf("not from memory: %.100q", reply)
+			}
+			return nil
+		})
+		return reply
+	}
+	before := expiries(hit("at first"))
+	if got := conn.Do(renew...); got != ":1\r\n" || len(before) != 3 {
+		t.Fatalf("a renewal of one of %d instances: %q", len(before), got)
+	}
+	if latest := slices.Max(expiries(hit("after a renewal"))); latest < slices.Max(before)+500 {
+		t.Errorf("after a renewal an instance lives until %d, before it was %d", latest, before)
+	}
+	c.MoveSlot(c.SlotOf(key), c.Nodes[2])
+	conn.Do(in(scriptCall("registry_set_metadata", "s@1", "_moved", "yes"))...)
+	if got := hit("at the new owner"); !strings.Contains(got, "_moved\r\n") {
+		t.Errorf("after the slot has moved: %.300q", got)
+	}
+	c.MoveSlot(c.SlotOf(key), c.Nodes[1])
+	untagged := slices.Clone(read)
+	untagged[3] = "untagged"
+	hits := p.Stats().Hits
+	for range 3 {
+		conn.Do(untagged...)
+	}
+	if p.Stats().Hits != hits {
+		t.Error("a view of keys of several slots is answered from memory")
+	}
+}
+
+// Without client tracking views are kept for as long as everything that only CoSky's messages cover.
+func TestViewsWithoutTracking(t *testing.T) {
+	t.Parallel()
+	r := startViews(t, func(o *proxy.Options) {
+		o.Backend.Tracking, o.Cache.Invalidation = false, proxy.InvalidationPubSub
+		o.Cache.PubSubTTL, o.Cache.MaxStaleness = 10*time.Second, 10*time.Second
+	})
+	for _, read := range viewReads[:4] {
+		for _, write := range [][]string{
+			scriptCall("registry_renew", "s@1", "500"),
+			scriptCall("registry_set_metadata", "s@1", "_a", "b"),
+			scriptCall("registry_deregister", "s", "s@1"),
+			registration("s@1", 60, "s"),
+		} {
+			r.warm(read...)
+			r.must(r.front[0], ":1\r\n", write...)
+			r.agreeAlike(true, read...)
+		}
+		r.warm(read...)
+		r.must(r.direct, ":1\r\n", scriptCall("registry_set_metadata", "s@1", "_a", "c")...)
+		r.agreeAlike(false, read...)
+	}
+}
+
+// A field of an instance that expires by itself, which Redis does not announce, is not shown for longer than
+// anything else that goes unannounced; hashes without such fields are kept.
+func TestViewsOfFieldsThatExpire(t *testing.T) {
+	t.Parallel()
+	r := startViews(t, func(o *proxy.Options) { o.Backend.Version, o.Cache.MaxStaleness = "7.4.0", 300*time.Millisecond })
+	read := viewReads[0]
+	r.warm(read...)
+	clustertest.Await(t, "twice max_staleness without a miss", func() error {
+		before := r.server.Stats()
+		for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); {
+			r.front[0].Do(read...)
+		}
+		if after := r.server.Stats(); after.Misses != before.Misses || after.Hits == before.Hits {
+			return fmt.Errorf("%d misses", after.Misses-before.Misses)
+		}
+		return nil
+	})
+	if strings.HasPrefix(r.direct.Do("HPEXPIRE", "{n}:svc_itc:s@1", "600", "FIELDS", "1", "_zone"), "-ERR unknown command") {
+		return // before Redis 7.4
+	}
+	clustertest.Await(t, "the end of a field", func() error {
+		if got := r.front[0].Do(read...); strings.Count(got, "_zone") != 2 {
+			return fmt.Errorf("got %.300q", got)
+		}
+		return nil
+	})
+}
+
+// In one pipeline a client sees its own writes, whichever way they and its reads take.
+func TestViewsInAPipeline(t *testing.T) {
+	t.Parallel()
+	r := startViews(t)
+	reads := [][]string{viewReads[0], viewReads[1], {"HGETALL", "{n}:svc_itc:s@1"}, {"HGET", "{n}:svc_itc:s@1", "_v"}}
+	for _, read := range reads[:3] {
+		r.warm(read...)
+	}
+	const rounds = 60
+	for _, c := range r.front {
+		var cmds [][]string
+		for i := range rounds {
+			write := scriptCall("registry_set_metadata", "s@1", "_v", fmt.Sprint(i))
+			if i%3 == 1 {
+				write = []string{"HSET", "{n}:svc_itc:s@1", "_v", fmt.Sprint(i)}
+			}
+			cmds = append(cmds, write, scriptCall("registry_renew", "s@1", fmt.Sprint(1000*(i+1))), reads[i%4], reads[(i+i/4)%4])
+		}
+		now := int(time.Now().Unix())
+		c.Send(oneWrite(cmds...))
+		for i, cmd := range cmds {
+			got := c.ReadReply()
+			if i%4 < 2 {
+				continue
+			}
+			want := fmt.Sprintf("$%d\r\n%d\r\n", len(fmt.Sprint(i/4)), i/4)
+			if !strings.Contains(got, "_v\r\n"+want) && got != want {
+				t.Fatalf("command %d, %.80q: got %.400q, want version %d in it", i, cmd, got, i/4)
+			}
+			if cmd[0] == "EVALSHA" && slices.Max(expiries(got))-now < 1000*(i/4+1)-100 {
+				t.Fatalf("command %d, %.80q: shows expiries %d, want the renewal in it", i, cmd, expiries(got))
+			}
+		}
+	}
 }

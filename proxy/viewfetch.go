@@ -27,13 +27,15 @@ type viewFetch struct {
 	until   int64 // the view is not kept longer
 	waiters []func(*nearcache.Entry)
 
-	keys    []shownKey
-	listed  map[uint64]struct{} // hashes of keys
-	asked   int                 // of them, those that were asked for
-	missing int                 // replies to come before the next step
-	calling bool                // the script is sent
-	spoiled bool                // something happened after which the reply cannot be kept or shared
-	failed  bool                // so much that it need not even be asked for
+	expiring bool // fields of hashes may expire by themselves, and they are shown
+	keys     []shownKey
+	listed   map[uint64]struct{} // hashes of keys
+	asked    int                 // of them, those that were asked for
+	missing  int                 // replies to come before the next step
+	calling  bool                // the script is sent
+	spoiled  bool                // something happened after which the reply cannot be kept or shared
+	failed   bool                // so much that it need not even be asked for
+	vain     bool                // what the script reads cannot be watched: asking again soon would be no use
 }
 
 // shownKey is a key that the script reads, with what its own read said.
@@ -46,6 +48,7 @@ type shownKey struct {
 	heard    bool  // its read is answered: an invalidation is about a later change
 	sentAt   int64 // of an instance
 	pttl     int64 // of an instance
+	lasting  bool  // of an instance: its fields do not expire by themselves, or are not shown
 	member   bool  // of the index of a service: it has the instance that was asked for
 }
 
@@ -76,8 +79,8 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 		return nil
 	}
 	f.lane, f.Leases = ln, leases
-	showsFields := !q.is(lua.InstanceExpiry) && !q.is(lua.InstanceCount)
-	if f.until = now + l.life(&read{fields: showsFields}, &p); f.until <= now {
+	f.expiring = l.srv.abilities.Load().fieldsExpire && (q.is(lua.Instances) || q.is(lua.Instance))
+	if f.until = now + l.life(&read{fields: q.is(lua.Topology)}, &p); f.until <= now {
 		f.close()
 		return nil
 	}
@@ -108,7 +111,7 @@ func (f *viewFetch) start() (ok bool) {
 		f.add(coskey.TopologyIndex, nil, nil)
 	}
 	if f.failed {
-		f.close()
+		f.tell(nil)
 	}
 	return !f.failed
 }
@@ -126,7 +129,7 @@ func (f *viewFetch) add(class coskey.Class, service, instance []byte) {
 		return
 	}
 	if is, n := coskey.Classify(k.key); is != class || n != len(ns) || len(f.keys) == maxShown {
-		f.failed = true // what else happens to such a key is not noticed, or there are too many
+		f.failed, f.vain = true, true // what else happens to such a key is not noticed, or there are too many
 		return
 	}
 	if !f.Cover(f.loop.cache, f.loop.cache.ViewStripe(k.hash)) {
@@ -171,6 +174,9 @@ func (f *viewFetch) proceed() {
 // those of keys.
 const callScript = -1
 
+// askEncoding is added to the index of a key for what asks how it is stored.
+const askEncoding = maxShown
+
 func (f *viewFetch) request(index int) *request {
 	r := f.loop.newRequest(nil, nil)
 	r.sink, r.index, r.alone = f, int32(index), true
@@ -185,7 +191,7 @@ func (f *viewFetch) ask(i int) (leaf bool) {
 	switch {
 	case k.class == coskey.Instance:
 		verb, leaf = "PTTL", true
-		k.sentAt = l.now()
+		k.sentAt, k.lasting = l.now(), !f.expiring
 	case k.class == coskey.Topology:
 		verb, leaf = "EXISTS", true
 	case k.class == coskey.TopologyIndex:
@@ -200,7 +206,25 @@ func (f *viewFetch) ask(i int) (leaf bool) {
 	}
 	l.enc = resp.AppendBulk(resp.AppendBulkString(resp.AppendArray(l.enc[:0], 2), verb), k.key)
 	f.lane.send(f.request(i), l.enc)
+	if k.class == coskey.Instance && f.expiring {
+		l.enc = appendObjectEncoding(l.enc[:0], k.key)
+		f.lane.send(f.request(i+askEncoding), l.enc)
+	}
 	return leaf
+}
+
+// appendObjectEncoding asks how a hash is stored. Fields that expire by themselves do so without an
+// invalidation, but a hash that has any is never stored as a plain listpack (Redis: t_hash.c), and
+// the command that gives a field an expiry is a change as any other.
+func appendObjectEncoding(b []byte, key []byte) []byte {
+	b = resp.AppendBulkString(resp.AppendArray(b, 3), "OBJECT")
+	return resp.AppendBulk(resp.AppendBulkString(b, "ENCODING"), key)
+}
+
+// lasts reports whether a reply to that proves that no field expires by itself. A key that is not
+// there has none.
+func lasts(encoding []byte) bool {
+	return string(encoding) == "$8\r\nlistpack\r\n" || string(encoding) == "_\r\n"
 }
 
 // changed: an invalidation has arrived. If the key's own read has been answered, the lane
@@ -236,8 +260,7 @@ func (f *viewFetch) deliver(l *loop, r *request, reply []byte) {
 	if index == callScript {
 		l.views.remove(f)
 		if overrun {
-			l.cache.Refuse(&f.q.Question, l.now())
-			f.failed = true
+			f.failed, f.vain = true, true
 		}
 		f.land(reply)
 		return
@@ -256,6 +279,10 @@ func (f *viewFetch) deliver(l *loop, r *request, reply []byte) {
 
 // learn notes what the read of a key said.
 func (f *viewFetch) learn(i int, reply []byte) {
+	if i >= askEncoding {
+		f.keys[i-askEncoding].lasting = lasts(reply)
+		return
+	}
 	k := &f.keys[i]
 	kind, n, size := resp.ReadHeader(reply)
 	if reply[0] == '-' || size == 0 {
@@ -334,6 +361,9 @@ func (f *viewFetch) giveUp() { f.tell(nil) }
 
 func (f *viewFetch) tell(e *nearcache.Entry) {
 	f.close()
+	if f.vain {
+		f.loop.cache.Refuse(&f.q.Question, f.loop.now())
+	}
 	waiters := f.waiters
 	f.waiters = nil
 	for _, done := range waiters {
@@ -382,6 +412,9 @@ func (v *view) show(f *viewFetch, reply []byte) (ok bool) {
 			continue
 		}
 		v.parts[i].until = deadline(k.sentAt, k.pttl)
+		if !k.lasting {
+			v.parts[i].until = min(v.parts[i].until, k.sentAt+int64(f.loop.srv.opts.Cache.MaxStaleness))
+		}
 		byID[string(k.instance)] = i
 	}
 	switch v.q.script.Answer {
@@ -407,11 +440,12 @@ func (v *view) showInstances(f *viewFetch, reply []byte, byID map[string]int) bo
 	}
 	for ; n > 0; n-- {
 		in, ok := readInstance(reply[pos:])
-		if !ok || in.id == nil {
+		i, known := byID[string(in.id)]
+		if !ok || !known {
+			f.vain = true
 			return false
 		}
-		i, known := byID[string(in.id)]
-		if !known || !in.shows(f.keys[i].instance, f.keys[i].pttl) {
+		if !in.shows(f.keys[i].instance, f.keys[i].pttl) {
 			return false
 		}
 		delete(byID, string(in.id))

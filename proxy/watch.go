@@ -41,6 +41,7 @@ type watch struct {
 	again   bool    // it has changed meanwhile
 	sentAt  int64
 	pttl    int64
+	lasting bool     // its fields do not expire by themselves
 	waiters []func() // when the views are up to date, or void
 }
 
@@ -134,6 +135,10 @@ func (w *watch) read(vs *views) {
 	}
 	l.enc = resp.AppendBulk(resp.AppendBulkString(resp.AppendArray(l.enc[:0], 2), "PTTL"), w.key)
 	ln.send(ask(0), l.enc)
+	if w.lasting = !l.srv.abilities.Load().fieldsExpire; !w.lasting {
+		l.enc = appendObjectEncoding(l.enc[:0], w.key)
+		ln.send(ask(2), l.enc)
+	}
 	own := lua.ByName(rereader)
 	ln.teachText(own.SHA1, own.Text)
 	l.enc = resp.AppendArray(l.enc[:0], 6)
@@ -174,9 +179,13 @@ func (x *watchRead) deliver(l *loop, r *request, reply []byte) {
 	w, index := x.w, r.index
 	l.release(r)
 	failed := reply[0] == '-'
-	if index == 0 {
+	switch index {
+	case 0:
 		w.heard = !failed
 		_, w.pttl, _ = resp.ReadHeader(reply)
+		return
+	case 2:
+		w.lasting = lasts(reply)
 		return
 	}
 	vs := &l.views
@@ -205,6 +214,9 @@ func (w *watch) apply(vs *views, reply []byte) {
 		return
 	}
 	until := deadline(w.sentAt, w.pttl)
+	if !w.lasting {
+		until = min(until, w.sentAt+int64(l.srv.opts.Cache.MaxStaleness))
+	}
 	many := len(w.views) > 1
 	if many {
 		for _, v := range w.views {

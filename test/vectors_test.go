@@ -20,6 +20,7 @@ func TestVectorsStandalone(t *testing.T) {
 			t.Parallel()
 			b := standalone(t)
 			target.Addr, target.Observe = binary.Start(t, "--backend", b.url).Addr, b.servers[0]
+			target.Again = true
 			play(t, target, nil)
 		})
 	}
@@ -37,6 +38,7 @@ func TestVectorsCluster(t *testing.T) {
 			t.Parallel()
 			b := clustered(t)
 			target.Addr, target.Cluster = binary.Start(t, "--backend", b.url).Addr, b.servers
+			target.Again = true
 			play(t, target, func(s vectors.Scenario) bool {
 				leftOut := slices.Contains(untagged, s.ID)
 				if leftOut == s.Tagged() {

@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector multiplies what a process occupies.
+
 package main
 
 import (
