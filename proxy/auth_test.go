@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -134,9 +135,14 @@ func TestStrangersMaySendLittle(t *testing.T) {
 			"PING\r\n" + login + eleven, login + big, "PING\r\n" + login + "RESET\r\nPING\r\n" + eleven, "PING\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\n",
 			"AUTH pw\r\nSET k 180\r\nGET k\r\n", "AUTH \"pw\"\r\nSET k 180\r\nGET k\r\n",
 		} {
-			if want, got := talk(t, w.direct.Addr, raw), talk(t, w.proxy, raw); got != want {
-				t.Errorf("%s: %.60q:\ngot  %.200q\nwant %.200q", mode, raw, got, want)
-			}
+			// Closing while the client still sends resets the connection, which may take the last
+			// bytes of the reply with it, on either side.
+			clustertest.Await(t, fmt.Sprintf("%s: the same answer to %.60q", mode, raw), func() error {
+				if want, got := talk(t, w.direct.Addr, raw), talk(t, w.proxy, raw); got != want {
+					return fmt.Errorf("got %.200q, want %.200q", got, want)
+				}
+				return nil
+			})
 		}
 	}
 }
