@@ -403,8 +403,8 @@ func TestSubscribersOutliveTheirBackend(t *testing.T) {
 		outlives(t, "ch", publish, again)
 		clustertest.Await(t, "the other loop to resubscribe, too", func() error {
 			s := p.Stats()
-			if s.FeedsLost != 4 || s.Resubscriptions != 12 || s.SubscribersDropped != 0 {
-				return fmt.Errorf("%d feeds lost, %d topics put in force again, %d clients dropped; want 4, 12, 0", s.FeedsLost, s.Resubscriptions, s.SubscribersDropped)
+			if s.FeedsLost < 4 || s.Resubscriptions < 12 || s.SubscribersDropped != 0 {
+				return fmt.Errorf("%d feeds lost, %d topics put in force again, %d clients dropped; want 4, 12 (more if Redis came and went), 0", s.FeedsLost, s.Resubscriptions, s.SubscribersDropped)
 			}
 			return nil
 		})

@@ -263,7 +263,7 @@ func TestLimitsFollowTheBudget(t *testing.T) {
 	onTransports(t, func(t *testing.T, transport netloop.Transport) {
 		behind := clustertest.StartRedis(t)
 		o := strict(t, behind, transport)
-		o.Loops, o.Clients.BufferMemory, o.Clients.StallTimeout = 1, 4<<20, 300*time.Millisecond
+		o.Loops, o.Clients.BufferMemory, o.Clients.StallTimeout = 1, 4<<20, 2*time.Second
 		s, addr := proxytest.Start(t, o)
 		const size, gets = 30000, 200
 		behind.Do("SET", "medium", strings.Repeat("m", size))
