@@ -20,7 +20,6 @@ func TestCheckerIsNotBlind(t *testing.T) {
 		fault  func(r *rig, h *hunt)
 	}{
 		{nearcachetest.Epochs, func(*rig, *hunt) {}},
-		{nearcachetest.Pending, func(*rig, *hunt) {}},
 		{nearcachetest.Leases, func(r *rig, h *hunt) { // scripts rely on a stream that is not there
 			wire := r.wire()
 			release := h.holdWrites()
