@@ -361,6 +361,7 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 		}
 	case fetchPTTL:
 		l.fetches.remove(f)
+		l.views.reveal(f.lane, f.question.Hash())
 		if f.failed || reply[0] == '-' {
 			f.giveUp(l)
 		} else {
@@ -385,7 +386,6 @@ func (f *fetch) land(l *loop, pttl []byte) {
 	if f.waiters.len+len(f.errands) > 1 {
 		e.Use()
 	}
-	l.views.reveal(f.lane, f.question.Hash())
 	filled := l.cache.Fill(&f.Fetch, e)
 	f.report(outcome{entry: e, filled: filled})
 	f.hand(l, e, filled)
@@ -532,6 +532,9 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 	}
 	e := l.effect.reset()
 	e.add(l.cache.StripeOf(f.question.Hash()), pending)
+	if answered(f.question.Key) {
+		e.add(l.cache.ViewStripe(f.question.Hash()), false)
+	}
 	l.begin(r, e)
 	r.retries = 0
 	if l.resends {

@@ -211,6 +211,11 @@ func (r *nearRig) agreeAlike(atOnce bool, read ...string) {
 // acknowledged through the proxy, or seen by anybody, before he asked.
 func TestViewsNeverGoBack(t *testing.T) {
 	t.Parallel()
+	t.Run("undisturbed", func(t *testing.T) { t.Parallel(); testViewsNeverGoBack(t, false) })
+	t.Run("while connections break", func(t *testing.T) { t.Parallel(); testViewsNeverGoBack(t, true) })
+}
+
+func testViewsNeverGoBack(t *testing.T, disturbed bool) {
 	r := startViews(t)
 	const step = 1000 // seconds by which each renewal lengthens a life
 	base := int(time.Now().Unix())
@@ -258,6 +263,17 @@ func TestViewsNeverGoBack(t *testing.T) {
 				raise(&known[i].expiry, expiry)
 			}
 			time.Sleep(time.Duration(rnd.IntN(2000)) * time.Microsecond)
+		})
+	}
+	if disturbed {
+		killer := clustertest.Dial(t, r.redis.Addr)
+		work(killer, func(*rand.Rand) {
+			for _, line := range strings.Split(killer.Do("CLIENT", "LIST"), "\n") {
+				if id := strings.TrimPrefix(strings.Fields(line + " x")[0], "id="); strings.Contains(line, " flags=t ") {
+					killer.Do("CLIENT", "KILL", "ID", id)
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
 		})
 	}
 	for range 6 {
