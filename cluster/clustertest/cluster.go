@@ -295,6 +295,7 @@ func (c *Cluster) FinishMigrate(slot int, to *Redis) {
 	c.t.Helper()
 	id := c.ID(to)
 	from := c.OwnerOfSlot(slot)
+	c.awaitEpoch(to)
 	to.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
 	if from != to {
 		from.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
@@ -307,6 +308,26 @@ func (c *Cluster) FinishMigrate(slot int, to *Redis) {
 			r.Do("CLUSTER", "SETSLOT", slot, "NODE", id)
 		}
 	}
+}
+
+// awaitEpoch waits until r has heard of every master's epoch. The epoch it takes with
+// a slot is the highest it knows plus one, and none at all if its own is that highest:
+// a node that has not heard of an epoch taken a moment ago would claim the slot with
+// an older one, which those who have heard of it refuse for ever.
+func (c *Cluster) awaitEpoch(r *Redis) {
+	c.t.Helper()
+	Await(c.t, r.Addr+" to know all epochs", func() error {
+		known, err := strconv.Atoi(infoField(r.Text("CLUSTER", "INFO"), "cluster_current_epoch"))
+		if err != nil {
+			return err
+		}
+		for _, other := range c.alive() {
+			if view, err := viewOf(other); err == nil && view.myself().epoch > known {
+				return fmt.Errorf("it knows of epoch %d, %s has %d", known, other.Addr, view.myself().epoch)
+			}
+		}
+		return nil
+	})
 }
 
 // MoveSlot migrates slot with all its keys, start to end.
