@@ -18,6 +18,7 @@ const (
 	Set                 // *n and ~n, then n strings
 	Scores              // like Plain, but strings are scores, and doubles in RESP3: ZSCORE, ZMSCORE
 	Pairs               // WITHSCORES: *2n of members and scores; *n of *2, a member and a double
+	Rows                // like Plain, but a null stands for an array: *-1 in RESP2 (XRANGE with COUNT 0)
 )
 
 var errShape = errors.New("the reply is not of the shape its command returns")
@@ -29,7 +30,7 @@ func (s Shape) encode(reply []byte, room int) (wire []byte, head3, head int, err
 	switch s {
 	case Map, Set:
 		return s.encodeAggregate(reply, room)
-	case Plain:
+	case Plain, Rows:
 		if same, ok := sameInBoth(reply); !ok {
 			return nil, 0, 0, errShape
 		} else if same {
@@ -192,13 +193,13 @@ func (x translator) append(dst, reply []byte, to3 bool) ([]byte, bool) {
 		switch {
 		case t.kind == '_' && to3:
 			dst = append(dst, "_\r\n"...)
-		case t.kind == '_' && t.raw[0] == '*':
-			dst = append(dst, t.raw...)
+		case t.kind == '_' && (t.raw[0] == '*' || x.shape == Rows):
+			dst = append(dst, "*-1\r\n"...)
 		case t.kind == '_':
 			dst = append(dst, "$-1\r\n"...)
 		case x.shape == Scores && t.isScore():
 			dst = appendScore(dst, t.text, to3)
-		case t.kind == '*', x.shape == Plain && (t.kind == '$' || t.kind == ':' || t.kind == '+'):
+		case t.kind == '*', x.shape != Scores && (t.kind == '$' || t.kind == ':' || t.kind == '+'):
 			dst = append(dst, t.raw...)
 		default:
 			return dst, false

@@ -19,7 +19,7 @@ func FuzzShape(f *testing.F) {
 			return
 		}
 		q := &Question{Key: []byte("k")}
-		for shape := Plain; shape <= Pairs; shape++ {
+		for shape := Plain; shape <= Rows; shape++ {
 			e, err := NewEntry(q, shape, []byte(reply), 1)
 			if err != nil {
 				continue

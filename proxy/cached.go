@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"math"
 	"time"
 
 	"cosky-proxy/nearcache"
@@ -13,8 +12,8 @@ import (
 )
 
 // fetch is one read for the near-cache under way, shared by every client of the
-// loop that asks for the same meanwhile. It is sent as [read, PTTL] on a fetch
-// lane, whose invalidations arrive in order with the replies. When another loop is the
+// loop that asks for the same meanwhile. It is sent as [read, PTTL], and what else there is to ask of
+// a hash (fieldexpiry.go), on a fetch lane, whose invalidations arrive in order with the replies. When another loop is the
 // curator of its key, that loop sends it, see errand.
 type fetch struct {
 	nearcache.Fetch
@@ -32,8 +31,11 @@ type fetch struct {
 	onEnd    []func(reply []byte) // told when it is over; nil: there is no reply
 	parts    []part
 	lane     *lane  // nil: of another loop
+	missing  int    // replies to come
 	body     []byte // the read's reply
-	failed   bool   // it was an error, or too long
+	pttl     int64  // PTTL's
+	fields   fieldExpiry
+	failed   bool // it was an error, or too long, or it is not known until when it holds
 	tooBig   bool
 	landed   bool // the read's reply has arrived: later invalidations are about later changes
 }
@@ -236,7 +238,7 @@ func (f *fetch) prepare(l *loop) bool {
 		return false
 	}
 	f.lane, f.grounds, f.sentAt = ln, leases, now
-	f.until = now + l.life(f.read, &f.policy)
+	f.until = now + l.life(&f.policy)
 	return f.until > now
 }
 
@@ -282,20 +284,14 @@ func (l *loop) streams(n *node, db int32, p *policy, key []byte) (ln *lane, leas
 }
 
 // life is how long an entry may live, in nanoseconds.
-func (l *loop) life(rd *read, p *policy) int64 {
+func (l *loop) life(p *policy) int64 {
 	o := &l.srv.opts.Cache
 	life := o.TTL
 	if p.rule != nil {
 		life = p.rule.TTL
 	}
 	switch {
-	case p.bare():
-	case l.srv.tracks():
-		// From 7.4 on hash fields expire by themselves: PTTL does not tell when, and
-		// their expiry is announced only when the server comes round to it.
-		if rd.fields && l.srv.abilities.Load().fieldsExpire {
-			life = min(life, o.MaxStaleness)
-		}
+	case p.bare(), l.srv.tracks():
 	case p.class.Covered() == coskey.Complete:
 		life = min(life, o.PubSubTTL)
 	default:
@@ -321,23 +317,30 @@ func (n *node) fetchLane(db int32) *lane {
 	return nil
 }
 
-// The two replies of a fetch, by request.index.
+// The replies of a fetch, by request.index. The last three are about a hash, see fieldexpiry.go.
 const (
 	fetchRead = iota
 	fetchPTTL
+	fetchEncoding
+	fetchNames
+	fetchExpiry
 )
 
 func (f *fetch) ask(l *loop) {
-	r := l.newRequest(nil, nil)
-	r.sink, r.index, r.limit, r.alone = f, fetchRead, f.limit(l), true
-	f.lane.send(r, f.raw)
-
-	r = l.newRequest(nil, nil)
-	r.sink, r.index, r.alone = f, fetchPTTL, true
+	f.send(l, fetchRead, f.raw, f.limit(l))
 	l.enc = resp.AppendArray(l.enc[:0], 2)
 	l.enc = resp.AppendBulkString(l.enc, "PTTL")
 	l.enc = resp.AppendBulk(l.enc, f.question.Key)
-	f.lane.send(r, l.enc)
+	f.send(l, fetchPTTL, l.enc, 0)
+	f.askOfFields(l)
+}
+
+// send asks for one of the replies; limit is the most bytes it may have, 0: any number.
+func (f *fetch) send(l *loop, index int32, raw []byte, limit int) {
+	r := l.newRequest(nil, nil)
+	r.sink, r.index, r.limit, r.alone = f, index, limit, true
+	f.missing++
+	f.lane.send(r, raw)
 }
 
 // limit is the size of the largest reply that is kept.
@@ -349,8 +352,9 @@ func (f *fetch) limit(l *loop) int {
 	return most
 }
 
-// deliver takes the replies of a fetch; with the second the fetch is over.
+// deliver takes the replies of a fetch; with the last one the fetch is over.
 func (f *fetch) deliver(l *loop, r *request, reply []byte) {
+	f.missing--
 	switch r.index {
 	case fetchRead:
 		f.landed = true
@@ -360,21 +364,30 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 			f.body = append(f.body, reply...)
 		}
 	case fetchPTTL:
-		l.fetches.remove(f)
-		l.views.reveal(f.lane, f.question.Hash())
-		if f.failed || reply[0] == '-' {
-			f.giveUp(l)
-		} else {
-			f.land(l, reply)
+		f.failed = f.failed || reply[0] == '-'
+		_, f.pttl, _ = resp.ReadHeader(reply)
+	default:
+		if !f.failed {
+			f.learnOfFields(l, r, reply)
 		}
-		f.ended()
 	}
 	l.release(r)
+	if f.missing > 0 {
+		return
+	}
+	l.fetches.remove(f)
+	l.views.reveal(f.lane, f.question.Hash())
+	if f.failed {
+		f.giveUp(l)
+	} else {
+		f.land(l)
+	}
+	f.ended()
 }
 
 // land stores the reply if it is still true, and answers everybody.
-func (f *fetch) land(l *loop, pttl []byte) {
-	e, err := f.entry(pttl)
+func (f *fetch) land(l *loop) {
+	e, err := f.entry()
 	if err != nil {
 		f.giveUp(l)
 		return
@@ -466,14 +479,13 @@ func (l *loop) askAgain(r *request, f *fetch) {
 	l.bypass(r, f, true)
 }
 
-// entry builds the entry; its life ends with the key's.
-func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
-	ends := int64(math.MaxInt64)
-	switch _, ms, _ := resp.ReadHeader(pttl); {
-	case ms >= 0:
-		// Redis counts whole milliseconds, so one may have begun before the fetch was sent.
-		ends = f.sentAt + (ms-1)*int64(time.Millisecond)
-	case ms == -2 && !f.read.showsAbsence(f.body):
+// entry builds the entry; its life ends with the key's, or that of the first field it shows.
+func (f *fetch) entry() (*nearcache.Entry, error) {
+	ends := f.fields.ends()
+	switch {
+	case f.pttl >= 0:
+		ends = min(ends, endOf(f.sentAt, f.pttl))
+	case f.pttl == -2 && !f.read.showsAbsence(f.body):
 		ends = 0 // expired between the two commands
 	}
 	e, err := nearcache.NewEntry(&f.question, f.shape, f.body, min(f.until, ends))
@@ -483,11 +495,15 @@ func (f *fetch) entry(pttl []byte) (*nearcache.Entry, error) {
 	return e, err
 }
 
+// endOf is when something ends that had pttl milliseconds left when it was asked for at sentAt or later
+// (mono nanoseconds). Redis counts whole milliseconds, so one may have begun before that.
+func endOf(sentAt, pttl int64) int64 { return sentAt + (pttl-1)*int64(time.Millisecond) }
+
 // giveUp ends a fetch that brought nothing to keep. A wrong type is the answer for
 // everybody who waits; otherwise they ask for themselves, on the ordinary way, which
 // knows how to follow redirects and how to pass on errors and long replies.
 func (f *fetch) giveUp(l *loop) {
-	if f.tooBig {
+	if f.tooBig || f.fields.unknown {
 		l.cache.Refuse(&f.question, l.now())
 	}
 	f.report(outcome{body: f.body})

@@ -20,7 +20,7 @@
 // (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
 // backend's state are followed up in redirect.go. Which commands there are the backend
 // says (vocabulary.go, inquiry.go). The near-cache is used in cached.go: what can be kept
-// (reads.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go);
+// (reads.go), for how long when fields expire (fieldexpiry.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go);
 // events.go feeds it from CoSky's Pub/Sub.
 //
 // # Lanes and pins

@@ -122,7 +122,7 @@ func (l *loop) housekeeping(line []byte) bool {
 		return bytes.HasPrefix(more, []byte(`"ID"`)) || kind == laneFetch
 	case `"COMMAND"`: // about a name that no table has
 		return bytes.HasPrefix(more, []byte(`"INFO"`))
-	case `"PTTL"`, `"SELECT"`:
+	case `"PTTL"`, `"HPTTL"`, `"OBJECT"`, `"SELECT"`:
 		return kind == laneFetch
 	}
 	return false

@@ -15,7 +15,7 @@ type read struct {
 	shape  nearcache.Shape
 	scored bool    // WITHSCORES makes the reply pairs
 	whole  bool    // the reply is the whole value: see nearcache.Question
-	fields bool    // it shows fields of a hash, which may expire by themselves
+	fields fields  // of a hash it shows
 	args   int     // how many arguments it must have to be kept; 0: any number
 	absent absence // its reply when the key does not exist
 	bit    uint64  // stands for the command in a rule
@@ -46,18 +46,21 @@ func allReads() map[string]*read {
 			reads[name] = &one
 		}
 	}
-	add(read{shape: nearcache.Map, whole: true, fields: true, absent: absentEmpty}, "hgetall")
+	add(read{shape: nearcache.Map, whole: true, fields: fieldsAndValues, absent: absentEmpty}, "hgetall")
 	add(read{shape: nearcache.Set, whole: true, absent: absentEmpty}, "smembers")
 	add(read{whole: true}, "get")
 	add(read{absent: absentZero}, "strlen", "bitcount", "getbit", "sismember", "scard", "llen", "zcard", "zcount", "zlexcount", "xlen")
 	add(read{absent: absentZero, args: 2}, "exists")
 	add(read{absent: absentNone}, "type")
-	add(read{absent: absentEmpty}, "getrange", "substr", "lrange", "xrange", "xrevrange")
+	add(read{absent: absentEmpty}, "getrange", "substr", "lrange")
+	add(read{shape: nearcache.Rows, absent: absentEmpty}, "xrange", "xrevrange")
 	add(read{}, "lindex")
-	add(read{fields: true}, "hget")
-	add(read{fields: true, absent: absentEach}, "hmget")
-	add(read{fields: true, absent: absentEmpty}, "hkeys", "hvals")
-	add(read{fields: true, absent: absentZero}, "hlen", "hexists", "hstrlen")
+	add(read{fields: fieldsNamed}, "hget")
+	add(read{fields: fieldsNamed, absent: absentEach}, "hmget")
+	add(read{fields: fieldsNamed, absent: absentZero}, "hexists", "hstrlen")
+	add(read{fields: fieldsAlone, absent: absentEmpty}, "hkeys")
+	add(read{fields: valuesAlone, absent: absentEmpty}, "hvals")
+	add(read{absent: absentZero}, "hlen") // counts what has expired until it is removed, which is announced
 	add(read{absent: absentEach}, "smismember")
 	add(read{shape: nearcache.Scores}, "zscore")
 	add(read{shape: nearcache.Scores, absent: absentEach}, "zmscore")

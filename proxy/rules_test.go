@@ -31,7 +31,7 @@ var ruleReads = []string{
 	"ZRANGE rz 0 -1", "ZRANGE rz 0 -1 WITHSCORES", "ZRANGE rz 0 -1 REV withscores", "ZRANGE rz 2 (9 BYSCORE LIMIT 0 1 WITHSCORES", "ZRANGE rz - + BYLEX", "ZRANGE rn 0 -1 WITHSCORES",
 	"ZREVRANGE rz 0 1 WITHSCORES", "ZRANGEBYSCORE rz -inf +inf WITHSCORES", "ZREVRANGEBYSCORE rz +inf 2", "ZRANGEBYLEX rz - +", "ZREVRANGEBYLEX rz + -",
 	"ZSCORE rz b", "ZSCORE rz i", "ZSCORE rz x", "ZMSCORE rz a x b", "ZMSCORE rn a", "ZRANK rz b", "ZRANK rz x", "ZREVRANK rz a", "ZCARD rz", "ZCOUNT rz 1 2", "ZLEXCOUNT rz - +",
-	"XLEN rx", "XRANGE rx - +", "XREVRANGE rx + - COUNT 1", "XRANGE rn - +",
+	"XLEN rx", "XRANGE rx - +", "XREVRANGE rx + - COUNT 1", "XRANGE rn - +", "XRANGE rx - + COUNT 0", "XREVRANGE rx + - COUNT 0",
 	"TYPE rs", "TYPE rn", "EXISTS rs", "EXISTS rn", "MGET rs rn re", "MGET rs",
 }
 

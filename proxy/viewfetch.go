@@ -79,8 +79,13 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 		return nil
 	}
 	f.lane, f.Leases = ln, leases
-	f.expiring = l.srv.abilities.Load().fieldsExpire && (q.is(lua.Instances) || q.is(lua.Instance))
-	if f.until = now + l.life(&read{fields: q.is(lua.Topology)}, &p); f.until <= now {
+	fieldsExpire := l.srv.abilities.Load().fieldsExpire
+	f.expiring = fieldsExpire && (q.is(lua.Instances) || q.is(lua.Instance))
+	life := l.life(&p)
+	if fieldsExpire && q.is(lua.Topology) { // nobody asks when
+		life = min(life, int64(l.srv.opts.Cache.MaxStaleness))
+	}
+	if f.until = now + life; f.until <= now {
 		f.close()
 		return nil
 	}
@@ -211,20 +216,6 @@ func (f *viewFetch) ask(i int) (leaf bool) {
 		f.lane.send(f.request(i+askEncoding), l.enc)
 	}
 	return leaf
-}
-
-// appendObjectEncoding asks how a hash is stored. Fields that expire by themselves do so without an
-// invalidation, but a hash that has any is never stored as a plain listpack (Redis: t_hash.c), and
-// the command that gives a field an expiry is a change as any other.
-func appendObjectEncoding(b []byte, key []byte) []byte {
-	b = resp.AppendBulkString(resp.AppendArray(b, 3), "OBJECT")
-	return resp.AppendBulk(resp.AppendBulkString(b, "ENCODING"), key)
-}
-
-// lasts reports whether a reply to that proves that no field expires by itself. A key that is not
-// there has none.
-func lasts(encoding []byte) bool {
-	return string(encoding) == "$8\r\nlistpack\r\n" || string(encoding) == "_\r\n"
 }
 
 // changed: an invalidation has arrived. If the key's own read has been answered, the lane
