@@ -206,3 +206,39 @@ func toBytes(in []string) [][]byte {
 	}
 	return out
 }
+
+func TestAlike(t *testing.T) {
+	sha := strings.Repeat("AB", 20)
+	s, err := Alike(sha, "discovery_get_instances")
+	if err != nil || s.SHA1 != strings.ToLower(sha) || s.Name != "discovery_get_instances" || s.Answer != Instances || !s.Foreign || s.Text != "" {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	if own := ByName("discovery_get_instances"); own.Foreign || own.Text == "" {
+		t.Error("the script it is like has changed")
+	}
+	for _, c := range []struct{ sha, name, want string }{
+		{sha[1:], "discovery_get_instances", "not a SHA-1 of 40 hexadecimal digits"},
+		{strings.Repeat("x", 40), "discovery_get_instances", "not a SHA-1 of 40 hexadecimal digits"},
+		{sha, "get_instances", `the effect "get_instances": there is none of that name`},
+	} {
+		if _, err := Alike(c.sha, c.name); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Alike(%q, %q): %v, want %s", c.sha, c.name, err, c.want)
+		}
+	}
+}
+
+// Scripts that answer are those that are not there to write, in every wording.
+func TestAnswers(t *testing.T) {
+	known := Known()
+	for sha, s := range known {
+		if (s.Answer == NoAnswer) != (s.Access == ReadWrite) {
+			t.Errorf("%s %s: answer %d, access %d", s.Name, sha, s.Answer, s.Access)
+		}
+		if BySHA([]byte(sha)) != s {
+			t.Errorf("%s is known by a digest that is not its own", s.Name)
+		}
+	}
+	if len(known) != len(scripts().bySHA1) {
+		t.Errorf("%d of %d scripts are known", len(known), len(scripts().bySHA1))
+	}
+}

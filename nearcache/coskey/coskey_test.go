@@ -237,3 +237,12 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations, want 0", allocs)
 	}
 }
+
+func TestAnswered(t *testing.T) {
+	want := []Class{ServiceIndex, InstanceIndex, Instance, TopologyIndex, Topology}
+	for c := None; c <= System; c++ {
+		if c.Answered() != slices.Contains(want, c) {
+			t.Errorf("%v: %v", c, c.Answered())
+		}
+	}
+}
