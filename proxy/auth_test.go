@@ -135,10 +135,10 @@ func TestStrangersMaySendLittle(t *testing.T) {
 			"PING\r\n" + login + eleven, login + big, "PING\r\n" + login + "RESET\r\nPING\r\n" + eleven, "PING\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\n",
 			"AUTH pw\r\nSET k 180\r\nGET k\r\n", "AUTH \"pw\"\r\nSET k 180\r\nGET k\r\n",
 		} {
-			// Closing while the client still sends resets the connection, which may take the last
-			// bytes of the reply with it, on either side.
+			// Redis closes with input unread, which may take the last bytes of its reply with it.
+			got := talk(t, w.proxy, raw)
 			clustertest.Await(t, fmt.Sprintf("%s: the same answer to %.60q", mode, raw), func() error {
-				if want, got := talk(t, w.direct.Addr, raw), talk(t, w.proxy, raw); got != want {
+				if want := talk(t, w.direct.Addr, raw); got != want {
 					return fmt.Errorf("got %.200q, want %.200q", got, want)
 				}
 				return nil

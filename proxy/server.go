@@ -268,10 +268,13 @@ const errMaxClients = "-ERR max number of clients reached\r\n"
 // place chooses the loop of a new client: the one with the fewest. It runs on the
 // acceptors' goroutines.
 func (s *Server) place() (*netloop.Loop, func(*netloop.Conn) netloop.Handler) {
-	if s.clients.Add(1) > int64(s.opts.Clients.Max) || s.draining.Load() {
-		s.clients.Add(-1)
-		s.rejected.Add(1)
+	if s.draining.Load() {
 		return nil, nil
+	}
+	if s.clients.Add(1) > int64(s.opts.Clients.Max) {
+		s.clients.Add(-1)
+		n := s.rejected.Add(1)
+		return s.loops[n%uint64(len(s.loops))].nl, turnAway
 	}
 	best := s.loops[0]
 	for _, l := range s.loops[1:] {
@@ -283,6 +286,21 @@ func (s *Server) place() (*netloop.Loop, func(*netloop.Conn) netloop.Handler) {
 	id := s.nextID.Add(1) // here, so that ids are in the order of connecting
 	return best.nl, func(c *netloop.Conn) netloop.Handler { return best.welcome(c, id) }
 }
+
+// turnedAway is a client for which there is no room. A loop has it, so that its error reaches
+// it whatever it sends meanwhile.
+type turnedAway struct{}
+
+func turnAway(c *netloop.Conn) netloop.Handler {
+	c.Out = append(c.Reserve(len(errMaxClients)), errMaxClients...)
+	c.CloseAfterFlush()
+	return turnedAway{}
+}
+
+func (turnedAway) OnData(b []byte) int { return len(b) }
+func (turnedAway) OnFlushed()          {}
+func (turnedAway) OnEOF()              {}
+func (turnedAway) OnClose(error)       {}
 
 // welcome makes the session of a new client.
 func (l *loop) welcome(c *netloop.Conn, id int64) netloop.Handler {

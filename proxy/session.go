@@ -489,6 +489,14 @@ func (s *session) OnEOF() {
 	}
 }
 
+// OnHangup: the client has shut down its sending side behind requests that are not read yet. If
+// it is blocked it is taken for gone, as when all of them had been read.
+func (s *session) OnHangup() {
+	if s.blocked() {
+		s.close("client went away")
+	}
+}
+
 // finishAndClose closes once every reply has been written.
 func (s *session) finishAndClose() {
 	s.closing = true

@@ -27,6 +27,11 @@ type Handler interface {
 	OnClose(err error)
 }
 
+// HangupHandler is a Handler that also wants to know, while reading is paused, that the peer
+// has shut down its sending side. Input that was sent before is still unread then, and OnEOF
+// follows when it has been read. The goroutine transport cannot tell.
+type HangupHandler interface{ OnHangup() }
+
 // ignore is the handler of a connection that has none yet.
 type ignore struct{}
 
@@ -42,8 +47,10 @@ type transport interface {
 	flush()
 	// resume makes input flow again after Conn.acceptsInput turned true.
 	resume()
-	// discard drops input that has arrived but was not read.
-	discard()
+	// linger ends the output, then drops what the peer still sends until it has closed,
+	// too, and releases the connection, within the loop's bounds. False: that cannot be
+	// done, and nothing has happened but that input which has arrived is dropped.
+	linger() bool
 	// close releases the connection; nothing is sent or read afterwards.
 	close()
 }
@@ -197,7 +204,8 @@ func (c *Conn) Redeliver() {
 func (c *Conn) Close() { c.fail(nil) }
 
 // CloseAfterFlush stops reading, sends what is buffered and then closes the
-// connection, or closes it with ErrFlushTimeout if the peer is too slow.
+// connection, or closes it with ErrFlushTimeout if the peer is too slow. The peer may be
+// sending meanwhile, and gets what was buffered all the same, see linger.go.
 func (c *Conn) CloseAfterFlush() {
 	if c.closed || c.draining {
 		return
@@ -216,12 +224,17 @@ func (c *Conn) fail(err error) {
 	if c.closed {
 		return
 	}
+	c.t.close()
+	c.end(err)
+}
+
+// end has OnClose called; the transport has let go of the connection.
+func (c *Conn) end(err error) {
 	c.closed = true
 	c.err = err
 	if c.deadline != nil {
 		c.deadline.Stop()
 	}
-	c.t.close()
 	c.loop.closing = append(c.loop.closing, c)
 }
 
@@ -394,10 +407,12 @@ func (c *Conn) writeFailed(err error) {
 	c.fail(err)
 }
 
-// finish closes a drained connection. Closing a socket with unread input
-// resets it, which can destroy the reply just sent; so unread input is dropped first.
+// finish closes a drained connection. To its handler it is closed; the socket may linger.
 func (c *Conn) finish() {
-	c.t.discard()
+	if !c.eof && c.t.linger() {
+		c.end(nil)
+		return
+	}
 	c.fail(nil)
 }
 
@@ -439,6 +454,13 @@ func (c *Conn) callOnFlushed() {
 func (c *Conn) callOnEOF() {
 	defer c.guard("OnEOF")
 	c.h.OnEOF()
+}
+
+func (c *Conn) callOnHangup() {
+	defer c.guard("OnHangup")
+	if h, ok := c.h.(HangupHandler); ok {
+		h.OnHangup()
+	}
 }
 
 func (c *Conn) callOnClose() {

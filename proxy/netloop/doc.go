@@ -30,6 +30,9 @@
 // and goes back as soon as the kernel has everything. An idle connection holds
 // no buffer at all.
 //
+// A connection that is closed after its last reply may leave a socket behind that lingers
+// for a moment (linger.go): closing while the peer sends would destroy that reply.
+//
 // Nothing here limits how much a handler leaves unconsumed or appends to Out:
 // those limits need knowledge of the protocol. The tools for them are
 // [Conn.PauseRead], [Conn.Buffered] and [Conn.SetLowWater].

@@ -19,8 +19,6 @@ const (
 	// keeps its processor from the garbage collector meanwhile.
 	maxRead  = 1 << 20
 	maxWrite = 1 << 20
-	// maxDiscards bounds the reads that drop input before a polite close.
-	maxDiscards = 16
 )
 
 // newPoller makes the poller for the transport asked for.
@@ -134,6 +132,11 @@ func (p *epoll) wake() {
 }
 
 func (p *epoll) close() {
+	for _, s := range p.sockets {
+		if s != nil { // it lingers
+			unix.Close(s.fd)
+		}
+	}
 	unix.Close(p.bell)
 	unix.Close(p.fd)
 }
@@ -251,6 +254,7 @@ type socket struct {
 	gen     int32  // distinguishes this socket from others with its number
 	armed   uint32 // events the kernel reports, besides EPOLLERR and EPOLLHUP
 	blocked bool   // the kernel's send buffer is full; EPOLLOUT tells when not
+	bye     *farewell
 }
 
 // ready handles the events of one wait.
@@ -259,11 +263,15 @@ func (s *socket) ready(events uint32) {
 		s.blocked = false
 		s.c.Dirty()
 	}
-	if events&(unix.EPOLLIN|unix.EPOLLERR|unix.EPOLLHUP) == 0 {
+	if events&^unix.EPOLLOUT == 0 {
 		return
 	}
 	if s.c.acceptsInput() {
 		s.read()
+		return
+	}
+	if s.bye != nil {
+		s.dropInput()
 		return
 	}
 	// The kernel cannot be told to keep quiet about these two, and no read
@@ -272,9 +280,14 @@ func (s *socket) ready(events uint32) {
 		s.c.fail(s.hangupError())
 		return
 	}
+	if events&unix.EPOLLRDHUP != 0 {
+		s.arm(s.armed &^ (unix.EPOLLIN | unix.EPOLLRDHUP))
+		s.c.callOnHangup()
+		return
+	}
 	// Input is disarmed only now that some came, not when the pause began:
 	// most pauses end before that and cost no system call.
-	s.arm(s.armed &^ unix.EPOLLIN)
+	s.arm(s.armed&^unix.EPOLLIN | unix.EPOLLRDHUP)
 }
 
 func (s *socket) hangupError() error {
@@ -371,15 +384,7 @@ func (s *socket) flush() {
 	}
 }
 
-func (s *socket) resume() { s.arm(s.armed | unix.EPOLLIN) }
-
-func (s *socket) discard() {
-	for range maxDiscards {
-		if n, _ := recv(s.fd, s.c.loop.shared); n <= 0 {
-			return
-		}
-	}
-}
+func (s *socket) resume() { s.arm(s.armed&^unix.EPOLLRDHUP | unix.EPOLLIN) }
 
 // arm asks for events, if that is a change.
 func (s *socket) arm(events uint32) {

@@ -230,7 +230,14 @@ func (ln *Listener) place(a accepted, pick func() (*Loop, func(*Conn) Handler)) 
 		ln.reject(a, ErrNoLoop)
 		return
 	}
+	select {
+	case loop.arriving <- struct{}{}:
+	case <-ln.closed:
+		a.close()
+		return
+	}
 	placed := loop.Post(func() {
+		<-loop.arriving
 		c, err := a.attach(loop, ln.opts.Wrap)
 		if err != nil {
 			loop.opts.Logger.Warn("cannot serve client", "err", err)
@@ -247,6 +254,7 @@ func (ln *Listener) place(a accepted, pick func() (*Loop, func(*Conn) Handler)) 
 		}
 	})
 	if !placed {
+		<-loop.arriving
 		ln.reject(a, ErrNoLoop)
 		return
 	}

@@ -65,6 +65,9 @@ type Options struct {
 	ReadBuffer int
 	// FlushTimeout bounds CloseAfterFlush. 0 means 5 s.
 	FlushTimeout time.Duration
+	// LingerTimeout bounds how long the socket of a connection that CloseAfterFlush has
+	// closed waits for its peer to close, too. 0 means 1 s.
+	LingerTimeout time.Duration
 	// Logger receives panics. nil means slog.Default().
 	Logger *slog.Logger
 	// OnPanic, if set, is called on the loop after a panic was logged.
@@ -78,6 +81,9 @@ func (o Options) withDefaults() Options {
 	o.ReadBuffer = max(o.ReadBuffer, 2*smallBuffer)
 	if o.FlushTimeout == 0 {
 		o.FlushTimeout = 5 * time.Second
+	}
+	if o.LingerTimeout == 0 {
+		o.LingerTimeout = time.Second
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -119,6 +125,11 @@ type Loop struct {
 	// Static after New.
 	opts Options
 	poll poller
+	quit chan struct{} // closed when the loop ends
+
+	// arriving has one element per accepted connection that is on its way to the loop: when
+	// thousands come at once, acceptors wait, so that a turn does not belong to them alone.
+	arriving chan struct{}
 
 	// Loop-owned.
 	now       int64 // mono nanoseconds
@@ -138,6 +149,9 @@ type Loop struct {
 	posted atomic.Bool // inbox or stop changed since the loop last looked
 	asleep atomic.Bool // the loop may be blocked and needs the bell
 
+	// Atomic.
+	lingering atomic.Int64 // sockets that outlive their connections, see linger.go
+
 	// Guarded by mu, the only lock here. No other lock is taken under it.
 	mu       sync.Mutex
 	inbox    []func()
@@ -149,7 +163,7 @@ type Loop struct {
 // New makes a loop. Run starts it; a loop that is never run must be stopped to
 // release its descriptors.
 func New(opts Options) (*Loop, error) {
-	l := &Loop{opts: opts.withDefaults(), now: mono.Now()}
+	l := &Loop{opts: opts.withDefaults(), now: mono.Now(), quit: make(chan struct{}), arriving: make(chan struct{}, maxArriving)}
 	l.shared = make([]byte, l.opts.ReadBuffer)
 	poll, err := newPoller(l)
 	if err != nil {
@@ -158,6 +172,9 @@ func New(opts Options) (*Loop, error) {
 	l.poll = poll
 	return l, nil
 }
+
+// maxArriving bounds how many accepted connections one turn attaches.
+const maxArriving = 64
 
 // Run turns the loop until Stop. The calling goroutine becomes the loop
 // goroutine. A loop runs once; a second call returns at once.
@@ -406,6 +423,7 @@ func (l *Loop) shutdown() {
 		c.fail(ErrStopped)
 	}
 	l.runCloses()
+	close(l.quit)
 
 	l.mu.Lock()
 	l.finished = true

@@ -37,11 +37,15 @@ type stream struct {
 	filled chan []byte
 	work   chan []byte // the writer's next window
 	done   chan struct{}
+	silent chan struct{} // closed when the reader has ended
 	// The methods as values, so that posting one allocates nothing.
 	pumpFunc, eofFunc, readFailedFunc, wroteFunc func()
 
 	// Loop-owned.
 	ended bool // the reader has met EOF; chunks may still be queued
+
+	// Handed from the loop to the goroutines by closing done.
+	lingers bool
 
 	// Handed from the goroutine to the loop by Post.
 	readErr  error
@@ -56,6 +60,7 @@ func newStream(c *Conn, nc net.Conn) *stream {
 		filled: make(chan []byte, chunkCredits),
 		work:   make(chan []byte, 1),
 		done:   make(chan struct{}),
+		silent: make(chan struct{}),
 	}
 	s.pumpFunc, s.eofFunc, s.readFailedFunc, s.wroteFunc = s.pump, s.sawEOF, s.readFailed, s.wroteWindow
 	for range chunkCredits {
@@ -68,11 +73,15 @@ func newStream(c *Conn, nc net.Conn) *stream {
 
 // read is the reader goroutine.
 func (s *stream) read() {
+	defer close(s.silent)
 	for {
 		var b []byte
 		select {
 		case b = <-s.free:
 		case <-s.done:
+			if s.lingers {
+				s.dropInput()
+			}
 			return
 		}
 		if b == nil {
@@ -182,8 +191,7 @@ func (s *stream) wroteWindow() {
 	}
 }
 
-func (s *stream) resume()  { s.pump() }
-func (s *stream) discard() {}
+func (s *stream) resume() { s.pump() }
 
 // close ends both goroutines. Closing may block (TLS says goodbye first), so
 // it happens off the loop.
