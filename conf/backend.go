@@ -20,7 +20,7 @@ const (
 	Sentinel                      // redis-sentinel: the primary that Sentinels watch
 )
 
-// String is the kind's URL scheme.
+// String is the kind's URL scheme without TLS.
 func (k BackendKind) String() string {
 	switch k {
 	case Embedded:
@@ -38,6 +38,7 @@ func (k BackendKind) String() string {
 // Backend is a parsed backend URL.
 type Backend struct {
 	Kind     BackendKind
+	TLS      bool     // all connections to it, those to Sentinels too, are under TLS
 	Addrs    []string // host:port; the server, cluster nodes to ask first, or the Sentinels
 	Master   string   // Sentinel only: the name under which they watch the primary
 	DB       int      // database that clients start in; 0 on a cluster
@@ -47,22 +48,28 @@ type Backend struct {
 
 const allowedBackend = "embedded:, redis://[user:password@]host[:port][/db], " +
 	"redis-cluster://[user:password@]host[:port],host[:port]…, " +
-	"redis-sentinel://[user:password@]host[:port],host[:port]…/master-name[/db]"
+	"redis-sentinel://[user:password@]host[:port],host[:port]…/master-name[/db], " +
+	"with rediss instead of redis for TLS"
+
+// scheme is how the URL begins: with rediss instead of redis where there is TLS.
+func (b *Backend) scheme() string {
+	if b.TLS {
+		return strings.Replace(b.Kind.String(), "redis", "rediss", 1)
+	}
+	return b.Kind.String()
+}
 
 // ParseBackend reads a backend URL. The port may be left out where Redis has a
 // usual one (6379, Sentinel 26379), and so may the colon after embedded. Errors quote no part of the URL that may hold a
 // password.
 func ParseBackend(text string) (Backend, error) {
 	scheme, rest, _ := strings.Cut(text, ":")
-	if strings.HasPrefix(scheme, "rediss") {
-		return Backend{}, fmt.Errorf("TLS to the backend (%s:) is not supported yet", scheme)
-	}
 	var b Backend
 	for _, k := range []BackendKind{Embedded, Standalone, Cluster, Sentinel} {
-		if scheme != k.String() {
+		b = Backend{Kind: k, TLS: k != Embedded && strings.HasPrefix(scheme, "rediss")}
+		if scheme != b.scheme() {
 			continue
 		}
-		b.Kind = k
 		if k == Embedded {
 			return b, check(rest == "", "nothing may follow embedded:")
 		}
@@ -75,7 +82,7 @@ func ParseBackend(text string) (Backend, error) {
 func (b *Backend) parseRest(rest string) error {
 	rest, ok := strings.CutPrefix(rest, "//")
 	if !ok {
-		return fmt.Errorf("%s: must be followed by //host", b.Kind)
+		return fmt.Errorf("%s: must be followed by //host", b.scheme())
 	}
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		if err := b.parseUserinfo(rest[:at]); err != nil {
@@ -169,7 +176,7 @@ func (b Backend) String() string {
 		return "embedded:"
 	}
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s://", b.Kind)
+	fmt.Fprintf(&s, "%s://", b.scheme())
 	if b.User != "" || b.Password != "" {
 		fmt.Fprintf(&s, "%s:%s@", url.PathEscape(b.User), b.Password)
 	}

@@ -80,7 +80,9 @@ func TestEveryFieldHasAKey(t *testing.T) {
 		case *[]CacheScript:
 			*p = []CacheScript{{SHA: "x"}}
 		default:
-			if v.CanInt() {
+			if v.Kind() == reflect.Bool {
+				v.SetBool(!v.Bool())
+			} else if v.CanInt() {
 				v.SetInt(v.Int() + 1)
 			} else {
 				v.SetString(v.String() + "x")
@@ -169,6 +171,24 @@ func companion(o *option) []string {
 		return []string{"COSKY_PROXY_AUTH_USERS=default off"}
 	case "auth.users", "auth.file":
 		return []string{"COSKY_PROXY_AUTH_MODE=proxy"}
+	case "tls.cert", "tls.key", "tls.ca", "tls.client_auth":
+		env := []string{"COSKY_PROXY_LISTEN=tls:localhost:1"}
+		for _, key := range []string{"tls.cert", "tls.key", "tls.ca"} {
+			if key != o.key {
+				env = append(env, envPrefix+strings.ToUpper(strings.ReplaceAll(key, ".", "_"))+"=f")
+			}
+		}
+		if o.key != "tls.client_auth" {
+			env = append(env, envPrefix+"TLS_CLIENT_AUTH=optional")
+		}
+		return env
+	case "upstream.tls.cert":
+		return []string{"COSKY_PROXY_BACKEND=rediss://h", "COSKY_PROXY_UPSTREAM_TLS_KEY=f"}
+	case "upstream.tls.key":
+		return []string{"COSKY_PROXY_BACKEND=rediss://h", "COSKY_PROXY_UPSTREAM_TLS_CERT=f"}
+	}
+	if strings.HasPrefix(o.key, "upstream.tls.") {
+		return []string{"COSKY_PROXY_BACKEND=rediss://h"}
 	}
 	if o.key == "cluster_announce" {
 		return []string{"COSKY_PROXY_CLUSTER_FACADE=localhost:1"}
@@ -179,7 +199,7 @@ func companion(o *option) []string {
 // other is an allowed value of o that is not its default.
 func other(t *testing.T, o *option) string {
 	t.Helper()
-	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET", "{sha: " + someSHA + ", effect: registry_renew}"} {
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "1.3", "true", "required", "a:1=b:2", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET", "{sha: " + someSHA + ", effect: registry_renew}"} {
 		d := Default()
 		table := options(d)
 		for i := range table {
@@ -291,7 +311,20 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--cluster-node-timeout", "soon"}, want: []string{"not a duration with a unit"}},
 		{file: "auth:\n  mode: proxy\n  users:\n    - a on\n    - b on #hunter2 ~x\n", want: []string{"cannot use the value of auth.users", ":3): YAML takes what follows", "quotes"}},
 		{file: "upstream:\n  password: hunter2 #hunter2\n", want: []string{"cannot use the value of upstream.password"}},
-		{args: []string{"--backend", "rediss://h:1"}, want: []string{"TLS to the backend (rediss:) is not supported yet"}},
+		{args: []string{"--backend", "rediss:h:1"}, want: []string{"rediss: must be followed by //host"}},
+		{args: []string{"--listen", "tls:h:1"}, want: []string{"listen tls:h:1 (flag --listen) needs a certificate: set tls.cert and tls.key"}},
+		{args: []string{"--listen", "tls:h:1", "--tls.cert", "f"}, want: []string{"needs a certificate"}},
+		{args: []string{"--listen", "tls:h:1", "--tls.cert", "f", "--tls.key", "f", "--tls.client-auth", "required"}, want: []string{"tls.client_auth required (flag --tls.client-auth) needs tls.ca"}},
+		{args: []string{"--listen", "tls:h:1", "--tls.cert", "f", "--tls.key", "f", "--tls.ca", "f"}, want: []string{"tls.ca has no effect"}},
+		{args: []string{"--listen", "tls:unix:/x"}, want: []string{"the port is not a number"}},
+		{args: []string{"--tls.cert", "f"}, want: []string{"need an address for clients that begins with tls:"}},
+		{args: []string{"--upstream.tls.ca", "f"}, want: []string{"upstream.tls needs a backend whose URL begins with rediss:"}},
+		{args: []string{"--backend", "rediss://h", "--upstream.tls.cert", "f"}, want: []string{"need each other"}},
+		{args: []string{"--backend", "rediss://h", "--upstream.tls.ca", "f", "--upstream.tls.insecure-skip-verify", "true"}, want: []string{"have no effect"}},
+		{args: []string{"--upstream.tls.insecure-skip-verify", "yes"}, want: []string{"allowed: true, false"}},
+		{args: []string{"--upstream.address-map", "a:1"}, want: []string{`there is no = in "a:1"`}},
+		{args: []string{"--upstream.address-map", "a:1=b"}, want: []string{`"b": `, "not host:port"}},
+		{args: []string{"--upstream.address-map", "a=b", "--upstream.address-map", "a=c"}, want: []string{`"a" is named twice`}},
 		{args: []string{"--backend", "mysql://u:hunter2@h:1"}, want: []string{"unknown kind of backend; allowed: embedded:, redis://", "redis-cluster://", "mysql://***@h:1"}},
 		{args: []string{"--backend", "redis://user@h"}, want: []string{"user without a password: write user:password@ (:password@ for a password alone), or set upstream.user and upstream.password instead"}},
 		{args: []string{"--backend", "redis://u:hunter2@h:x"}, want: []string{"redis://***@h:x", "port"}},
@@ -366,7 +399,7 @@ func TestRefusals(t *testing.T) {
 
 // Only who names no known kind of backend is told all of them.
 func TestBackendMistakesAreShort(t *testing.T) {
-	for _, url := range []string{"redis:h", "redis://", "redis://user@h", "redis://h:x", "redis://h/x", "redis-cluster://h/1", "redis-sentinel://h", "rediss://h"} {
+	for _, url := range []string{"redis:h", "redis://", "redis://user@h", "redis://h:x", "redis://h/x", "redis-cluster://h/1", "redis-sentinel://h", "rediss://h/x"} {
 		_, _, err := Load([]string{"--backend", url}, nil)
 		if err == nil || strings.Contains(err.Error(), "allowed") {
 			t.Errorf("%s: %v", url, err)
@@ -424,6 +457,9 @@ func TestParseBackend(t *testing.T) {
 		{"redis://[::1]:7/", Backend{Kind: Standalone, Addrs: []string{"[::1]:7"}}},
 		{"redis://:p%40/w@h:1/3", Backend{Kind: Standalone, Addrs: []string{"h:1"}, DB: 3, Password: "p@/w"}},
 		{"redis://u:p:q@h:1", Backend{Kind: Standalone, Addrs: []string{"h:1"}, User: "u", Password: "p:q"}},
+		{"rediss://h", Backend{Kind: Standalone, TLS: true, Addrs: []string{"h:6379"}}},
+		{"rediss-cluster://a:1,b", Backend{Kind: Cluster, TLS: true, Addrs: []string{"a:1", "b:6379"}}},
+		{"rediss-sentinel://a:1,b/main", Backend{Kind: Sentinel, TLS: true, Addrs: []string{"a:1", "b:26379"}, Master: "main"}},
 		{"redis-cluster://a:1,b,[::1]:3", Backend{Kind: Cluster, Addrs: []string{"a:1", "b:6379", "[::1]:3"}}},
 		{"redis-cluster://u:p@a,b:2", Backend{Kind: Cluster, Addrs: []string{"a:6379", "b:2"}, User: "u", Password: "p"}},
 		{"redis-sentinel://a:1,b/main", Backend{Kind: Sentinel, Addrs: []string{"a:1", "b:26379"}, Master: "main"}},
@@ -444,7 +480,7 @@ func TestParseBackend(t *testing.T) {
 	for _, url := range []string{
 		"", ":", "redis", "redis:", "redis://", "redis:h:1", "redis://a:1,b:2", "redis://h:0", "redis://h:1/x", "redis://h:1/-1", "redis://u@h:1",
 		"redis://u:%zz@h:1", "redis://%zz:p@h:1", "redis://h:1#x", "redis-cluster://a:1/1", "redis-cluster://a:1,,b:1", "redis-sentinel://a:1",
-		"redis-sentinel://a:1/", "rediss://h:1", "rediss-cluster://h:1", "embedded:x", "redis://a:b:c",
+		"redis-sentinel://a:1/", "rediss:", "redisss://h:1", "rediss-embedded:", "embedded:x", "redis://a:b:c",
 	} {
 		if b, err := ParseBackend(url); err == nil {
 			t.Errorf("%q accepted: %+v", url, b)

@@ -8,7 +8,7 @@ import (
 // Config is everything that can be configured. conf/cosky-proxy.yaml says what
 // each option is for.
 type Config struct {
-	Listen       []string      // addresses for clients: "host:port" or "unix:/path"; at least one
+	Listen       []string      // addresses for clients: "host:port", "tls:host:port" or "unix:/path"; at least one
 	Backend      Backend       // what stands behind the proxy
 	Admin        string        // "host:port" of the HTTP server for metrics and health; empty: none
 	Loops        int           // event loops; 0: one per CPU
@@ -22,6 +22,7 @@ type Config struct {
 
 	ClusterNodeTimeout time.Duration // one that is silent for so long is shown as failed; 0: none ever is
 
+	TLS       ListenerTLS
 	Auth      Auth
 	Clients   Clients
 	Upstream  Upstream
@@ -57,10 +58,12 @@ type Clients struct {
 
 // Upstream governs the connections to the backend.
 type Upstream struct {
-	User                string        // overrides the user of the backend URL
-	Password            Secret        // overrides the password of the backend URL
-	SentinelUser        string        // for logging in to the Sentinels themselves
-	SentinelPassword    Secret        // for logging in to the Sentinels themselves; empty: no authentication
+	User                string // overrides the user of the backend URL
+	Password            Secret // overrides the password of the backend URL
+	SentinelUser        string // for logging in to the Sentinels themselves
+	SentinelPassword    Secret // for logging in to the Sentinels themselves; empty: no authentication
+	TLS                 UpstreamTLS
+	AddressMap          []string      // "announced=reachable": where servers are that are not where they say; see AddressPairs
 	ConnectTimeout      time.Duration // connecting and logging in
 	Timeout             time.Duration // reply of an ordinary command
 	MaxPins             int           // private connections per loop
@@ -141,6 +144,7 @@ func Default() *Config {
 
 		ClusterNodeTimeout: 3 * time.Second,
 
+		TLS: ListenerTLS{ClientAuth: "off", MinVersion: "1.2", HandshakeTimeout: 10 * time.Second},
 		Auth: Auth{
 			Mode:           "off",
 			LogMaxLen:      128,
@@ -159,6 +163,7 @@ func Default() *Config {
 			BufferMemory:    96 * MB,
 		},
 		Upstream: Upstream{
+			TLS:                 UpstreamTLS{MinVersion: "1.2"},
 			ConnectTimeout:      2 * time.Second,
 			Timeout:             10 * time.Second,
 			MaxPins:             10000,

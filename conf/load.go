@@ -259,6 +259,9 @@ func (l *loader) finish() error {
 	if err := l.checkHot(); err != nil {
 		return err
 	}
+	if err := l.checkTLS(); err != nil {
+		return err
+	}
 	if err := l.checkAuth(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ func options(c *Config) []option {
 	const day = 24 * time.Hour
 	common := func(o option) option { o.common = true; return o }
 	au, cl, up, pr, nc, sc := &c.Auth, &c.Clients, &c.Upstream, &c.Protocol, &c.NearCache, &c.Scripts
+	tl, ut := &c.TLS, &c.Upstream.TLS
 	return []option{
 		common(addresses("listen", &c.Listen, "listen for clients here; a flag may be repeated")),
 		common(backend("backend", &c.Backend, "what stands behind the proxy")),
@@ -20,6 +21,13 @@ func options(c *Config) []option {
 		reachableAddresses("cluster_facade", &c.ClusterFacade, "proxies that clients are shown as the nodes of a Redis Cluster; off: one standalone Redis"),
 		reachableAddress("cluster_announce", &c.ClusterAnnounce, "which address of cluster-facade is this proxy; off: found by what it listens on"),
 		orZero(duration("cluster_node_timeout", &c.ClusterNodeTimeout, 100*time.Millisecond, time.Hour, "a proxy of cluster-facade that is silent for so long is shown as failed; 0: none ever is"), &c.ClusterNodeTimeout),
+
+		text("tls.cert", &tl.Cert, "PATH", "PEM file with the certificate that is shown to clients at addresses that begin with tls:"),
+		text("tls.key", &tl.Key, "PATH", "PEM file with its private key"),
+		choice("tls.client_auth", &tl.ClientAuth, []string{"off", "optional", "required"}, "whether clients have to show a certificate of their own"),
+		text("tls.ca", &tl.CA, "PATH", "PEM file with the authorities that sign clients' certificates"),
+		choice("tls.min_version", &tl.MinVersion, []string{"1.2", "1.3"}, "oldest version of TLS that clients may use"),
+		duration("tls.handshake_timeout", &tl.HandshakeTimeout, 10*time.Millisecond, time.Hour, "a client that has not finished its handshake by then is closed"),
 
 		choice("auth.mode", &au.Mode, []string{"off", "proxy", "passthrough"}, "who decides what clients may do: nobody, the proxy or the backend"),
 		secretLines("auth.users", &au.Users, "USER", "users in Redis' ACL syntax, for auth.mode proxy; a flag may be repeated"),
@@ -43,6 +51,13 @@ func options(c *Config) []option {
 		text("upstream.password", &up.Password, "TEXT", "log in to the backend with this password; overrides the URL"),
 		text("upstream.sentinel_user", &up.SentinelUser, "NAME", "log in to the Sentinels as this user"),
 		text("upstream.sentinel_password", &up.SentinelPassword, "TEXT", "log in to the Sentinels with this password"),
+		text("upstream.tls.ca", &ut.CA, "PATH", "PEM file with the authorities that sign the backend's certificates; empty: those that the system trusts"),
+		text("upstream.tls.cert", &ut.Cert, "PATH", "PEM file with the certificate that the backend is shown"),
+		text("upstream.tls.key", &ut.Key, "PATH", "PEM file with its private key"),
+		text("upstream.tls.server_name", &ut.ServerName, "NAME", "host that the certificates of all servers are for; empty: each one's own"),
+		flagOf("upstream.tls.insecure_skip_verify", &ut.InsecureSkipVerify, "take any certificate for the backend's: whoever is in between can read and change everything"),
+		choice("upstream.tls.min_version", &ut.MinVersion, []string{"1.2", "1.3"}, "oldest version of TLS to use with the backend"),
+		addressMap("upstream.address_map", &up.AddressMap, "where servers are reached that announce another address, host:port=host:port or host=host; off: where they say; a flag may be repeated"),
 		duration("upstream.connect_timeout", &up.ConnectTimeout, 10*time.Millisecond, time.Hour, "connecting and logging in to a node"),
 		duration("upstream.timeout", &up.Timeout, 10*time.Millisecond, day, "waiting for an ordinary command's reply"),
 		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, large requests)"),

@@ -12,13 +12,13 @@ Usage:
               [--admin HOST:PORT] [--loops N] [--log-level LEVEL]
               [--version] [--help]
 
-ADDR is host:port or unix:/path; only --listen takes a Unix socket. URL is one of
+ADDR is host:port; --listen also takes unix:/path, and tls:host:port for TLS. URL is one of
   embedded                                       a demonstration server, started by the proxy
   redis://host:port[/db]                         one Redis
   redis-cluster://host:port,host:port            a Redis Cluster
   redis-sentinel://host:port,host:port/name[/db] the primary that Sentinels watch as name
 All but embedded take user:password@ before the first host. The port may be left out:
-6379, of a Sentinel 26379. (TLS forms such as rediss: are not supported yet.)
+6379, of a Sentinel 26379. With rediss instead of redis every connection is under TLS.
 
 Common flags (default in parentheses):
   --config FILE

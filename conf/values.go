@@ -119,14 +119,14 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-const allowedAddress = "host:port or unix:/path"
+const allowedAddress = "host:port, tls:host:port or unix:/path"
 
 // checkAddress accepts what a server can listen on; port 0 asks the kernel for one.
 func checkAddress(text string) error {
 	if path, ok := strings.CutPrefix(text, "unix:"); ok {
 		return checkSocketPath(path)
 	}
-	return checkHostPort(text)
+	return checkHostPort(strings.TrimPrefix(text, tlsListener))
 }
 
 func checkSocketPath(path string) error {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"syscall"
-	"time"
+
+	"cosky-proxy/cluster/dial"
 )
 
 // connecting bounds how many private connections a loop opens at once. Thousands of
@@ -28,7 +28,7 @@ func (l *loop) connect(ln *lane) {
 		c.now++
 	}
 	go func(addr string) {
-		nc, err := dial(addr, l.srv.opts.Upstream.ConnectTimeout)
+		nc, err := l.srv.dial(addr)
 		if !l.nl.Post(func() { l.connected(ln, nc, err) }) && nc != nil {
 			nc.Close()
 		}
@@ -50,19 +50,19 @@ func (l *loop) connected(ln *lane, nc net.Conn, err error) {
 	ln.attach(nc, err)
 }
 
-// dial connects to "host:port" or "unix:/path".
-func dial(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+// dial connects to a server of the backend, on a goroutine that may block.
+func (s *Server) dial(addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.Upstream.ConnectTimeout)
 	defer cancel()
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		return d.DialContext(ctx, "unix", path)
-	}
-	return d.DialContext(ctx, "tcp", addr)
+	return s.opts.Upstream.Dialer.Dial(ctx, addr)
 }
 
 // dialCause is what an operator can act on of a dial error.
 func dialCause(err error) error {
+	var handshake *dial.HandshakeError
+	if errors.As(err, &handshake) {
+		return handshake
+	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		return errno

@@ -94,7 +94,7 @@ func (es *eventSource) open(addr string) *stream {
 	ctx, stop := context.WithCancel(es.ctx)
 	st := &stream{stop: stop, Stream: pubsub.New(pubsub.Options{
 		Addr: addr, User: o.Backend.User, Password: o.Backend.Password,
-		Dial:         func(_ context.Context, addr string) (net.Conn, error) { return dial(addr, o.Upstream.ConnectTimeout) },
+		Dial:         func(_ context.Context, addr string) (net.Conn, error) { return es.srv.dial(addr) },
 		MaxStaleness: o.Cache.MaxStaleness,
 		OnMessage:    es.invalidate,
 		Logger:       es.srv.log,

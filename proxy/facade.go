@@ -174,7 +174,11 @@ func (s *Server) openFacade() error {
 	}
 	own, err := o.Own, error(nil)
 	if own == "" {
-		if own, err = ownAddress(o.Addrs, s.Addrs(), thisMachine); err != nil {
+		bound := make([]string, len(s.addrs))
+		for i, addr := range s.addrs {
+			bound[i] = strings.TrimPrefix(addr, tlsListener)
+		}
+		if own, err = ownAddress(o.Addrs, bound, thisMachine); err != nil {
 			return err
 		}
 	}

@@ -91,7 +91,7 @@ func (a *audience) feed(n *node) (f *feed, cause string) {
 	f = &feed{audience: a, node: n, links: make(map[*link]struct{}), openedAt: l.now(), lastRead: l.now(), usedAt: l.now()}
 	a.feeds[n.addr] = f
 	go func(addr string) {
-		nc, err := dial(addr, l.srv.opts.Upstream.ConnectTimeout)
+		nc, err := l.srv.dial(addr)
 		posted := l.nl.Post(func() {
 			switch {
 			case f.closed:

@@ -326,7 +326,9 @@ func (a *audience) denied(t *topic, n *node, line string) {
 		l.srv.opts.Topology.Refresh(word + " from " + n.addr)
 		hinted := t.hint != ""
 		if t.hint = ""; word == "MOVED" && !hinted {
-			t.hint = redirectTarget(n.addr, line)
+			if addr, known := l.redirected(n.addr, line); known {
+				t.hint = addr
+			}
 		}
 		a.astray(t, line, t.hint != "")
 	default:

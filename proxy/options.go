@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"time"
 
 	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/dial"
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
@@ -50,7 +52,8 @@ const (
 // Options configure a Server. Zero values are not defaults: the configuration
 // package owns those.
 type Options struct {
-	Listen       []string          // "host:port" or "unix:/path"
+	Listen       []string          // "host:port", "tls:host:port" or "unix:/path"
+	TLS          *tls.Config       // of the listeners that begin with tls:; nil: there are none
 	Loops        int               // event loops; a client lives on one for life
 	Transport    netloop.Transport // how sockets are driven
 	DrainTimeout time.Duration     // how long a graceful stop waits for replies in flight
@@ -78,20 +81,22 @@ type FacadeOptions struct {
 
 // ClientOptions bound what one client, and all of them together, may occupy.
 type ClientOptions struct {
-	Max             int           // connections; further ones get Redis' error and are closed
-	OutputLimit     int           // bytes of unread replies above which a client's requests are not read on
-	StallTimeout    time.Duration // how long clients that read too slowly may hold up a shared lane, altogether
-	SubscriberLimit int           // bytes of unread messages above which a subscriber is cut off
-	MaxInFlight     int           // pipelined commands of one client that wait for replies
-	RequestBuffer   int           // bytes; a larger request streams through a private connection
-	MaxRequest      int           // bytes of a request that has to be held whole
-	IdleTimeout     time.Duration // 0: never
-	Keepalive       time.Duration // TCP keepalive idle time; 0: off
-	BufferMemory    int64         // bytes of all clients' buffers together
+	Max              int           // connections; further ones get Redis' error and are closed
+	OutputLimit      int           // bytes of unread replies above which a client's requests are not read on
+	StallTimeout     time.Duration // how long clients that read too slowly may hold up a shared lane, altogether
+	SubscriberLimit  int           // bytes of unread messages above which a subscriber is cut off
+	MaxInFlight      int           // pipelined commands of one client that wait for replies
+	RequestBuffer    int           // bytes; a larger request streams through a private connection
+	MaxRequest       int           // bytes of a request that has to be held whole
+	IdleTimeout      time.Duration // 0: never
+	HandshakeTimeout time.Duration // of TLS
+	Keepalive        time.Duration // TCP keepalive idle time; 0: off
+	BufferMemory     int64         // bytes of all clients' buffers together
 }
 
 // UpstreamOptions govern connections to the backend.
 type UpstreamOptions struct {
+	Dialer         *dial.Dialer // how servers are reached; nil: plainly
 	ConnectTimeout time.Duration
 	Timeout        time.Duration // an ordinary command's reply must make progress within this
 	MaxPins        int           // private connections per loop

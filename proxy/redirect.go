@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net"
 	"strings"
 	"time"
 
@@ -64,19 +65,46 @@ func (l *loop) notLoggedIn(r *request, n *node, line string) {
 
 func script(r *request) bool { return r.cmd != nil && r.cmd.Script }
 
-// redirectTarget parses "MOVED slot host:port" and the like. An empty host means the
-// host of the node that answered (cluster-preferred-endpoint-type unknown-endpoint).
-func redirectTarget(from, line string) string {
+// redirectTarget parses "MOVED slot host:port" and the like, where IPv6 addresses have no brackets. An empty
+// host means the host of the node that answered (cluster-preferred-endpoint-type unknown-endpoint);
+// "?" is that of a node without a hostname in a cluster that prefers hostnames.
+func redirectTarget(from, line string) (host, port string) {
 	_, rest, _ := strings.Cut(line, " ")
-	_, addr, ok := strings.Cut(rest, " ")
-	if !ok {
-		return ""
+	_, addr, _ := strings.Cut(rest, " ")
+	colon := strings.LastIndexByte(addr, ':')
+	if colon < 0 {
+		return "", ""
 	}
-	if strings.HasPrefix(addr, ":") {
-		host := from[:strings.LastIndexByte(from, ':')]
-		return host + addr
+	host, port = strings.Trim(addr[:colon], "[]"), addr[colon+1:]
+	if host == "" {
+		host, _, _ = net.SplitHostPort(from)
 	}
-	return addr
+	return host, port
+}
+
+// redirected is the address that a redirect leads to: known is false when only the topology can
+// tell, and that does not yet. addr is empty when the line makes no sense.
+func (l *loop) redirected(from, line string) (addr string, known bool) {
+	host, port := redirectTarget(from, line)
+	switch host {
+	case "":
+		return "", false
+	default:
+		return net.JoinHostPort(host, port), true
+	case "?":
+	}
+	for i := range l.topo.Shards {
+		if n := l.topo.Shards[i].Primary; strings.HasSuffix(n.Addr, ":"+port) {
+			if known {
+				return n.Addr, false // two of them
+			}
+			addr, known = n.Addr, true
+		}
+	}
+	if !known {
+		addr = ":" + port
+	}
+	return addr, known
 }
 
 // moved follows a MOVED: the topology is behind, so a new one is asked for, and
@@ -91,7 +119,7 @@ func (l *loop) moved(from *lane, r *request, line string) bool {
 // with ASKING before it. It takes care of r whatever happens: clients that know
 // of no cluster have no use for a redirect.
 func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
-	addr := redirectTarget(from.node.addr, line)
+	addr, known := l.redirected(from.node.addr, line)
 	// What a node that is not the owner yet is asked to watch or to track, it would not: ASKING
 	// goes with the very next command, and so does CLIENT CACHING.
 	waits := r.caching == "YES" || r.cmd != nil && r.cmd.Name == "watch"
@@ -105,7 +133,7 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	case len(r.raw) == 0:
 		l.abort(r, "ERR cosky-proxy passed the request on while it arrived and cannot send it again, try again ("+line+")")
 		return true
-	case waits && asking, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+	case waits && asking, !known, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
 		if !l.later(r) {
 			l.abort(r, "ERR cosky-proxy finds no node that serves the request, the last one said "+line)
 		}

@@ -41,7 +41,8 @@ type Server struct {
 
 	// owned by Listen and Run
 	listeners []*netloop.Listener
-	facade    *facade // nil: clients see one standalone master. Static once Listen has returned
+	addrs     []string // of listeners, see Addrs. Static once Listen has returned
+	facade    *facade  // nil: clients see one standalone master. Static once Listen has returned
 
 	// guarded by mu
 	mu sync.Mutex // of those who change commands
@@ -143,16 +144,26 @@ func majorMinor(version string) (major, minor int, ok bool) {
 // Listen binds every listener.
 func (s *Server) Listen() error {
 	for _, addr := range s.opts.Listen {
-		ln, err := netloop.Listen(addr, netloop.ListenOptions{
+		o := netloop.ListenOptions{
 			KeepAlive: keepalive(s.opts.Clients.Keepalive),
 			Logger:    s.log,
 			Reject:    func(error) []byte { return []byte(errMaxClients) },
-		})
+		}
+		bound, under := strings.CutPrefix(addr, tlsListener)
+		if under {
+			o.Wrap = s.encrypt()
+		}
+		ln, err := netloop.Listen(bound, o)
 		if err != nil {
 			s.closeListeners()
 			return err
 		}
 		s.listeners = append(s.listeners, ln)
+		if under {
+			s.addrs = append(s.addrs, tlsListener+ln.Addr())
+		} else {
+			s.addrs = append(s.addrs, ln.Addr())
+		}
 	}
 	if err := s.openFacade(); err != nil {
 		s.closeListeners()
@@ -169,14 +180,8 @@ func keepalive(d time.Duration) time.Duration {
 	return d
 }
 
-// Addrs returns the bound addresses.
-func (s *Server) Addrs() []string {
-	var addrs []string
-	for _, ln := range s.listeners {
-		addrs = append(addrs, ln.Addr())
-	}
-	return addrs
-}
+// Addrs returns the bound addresses, in the form of Options.Listen.
+func (s *Server) Addrs() []string { return s.addrs }
 
 func (s *Server) closeListeners() {
 	for _, ln := range s.listeners {

@@ -452,9 +452,9 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 	if word != "ASK" {
 		l.srv.opts.Topology.Refresh(word + " from " + from.node.addr)
 	}
-	addr := ""
+	addr, known := "", false
 	if word == "ASK" || word == "MOVED" {
-		addr = redirectTarget(from.node.addr, cause)
+		addr, known = l.redirected(from.node.addr, cause)
 	}
 	switch {
 	case s == nil:
@@ -464,7 +464,7 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 		l.finish(r, s.appendNullArray(nil))
 	case s.delayed.len > 0:
 		s.delayed.push(r)
-	case addr == "", word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+	case !known, word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
 		if !l.later(r) {
 			if addr != "" { // a module found a key there that the table could not tell
 				cause = "no node serves all of its keys, the last one said " + cause

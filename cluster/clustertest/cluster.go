@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -17,8 +18,15 @@ const slots = 16384
 type Cluster struct {
 	Nodes []*Redis // the masters as created, then the replicas; AddNode appends
 
-	t    TB
-	args []string
+	t TB
+	o ClusterOptions
+}
+
+// ClusterOptions make a cluster different from the usual one.
+type ClusterOptions struct {
+	Args []string // further arguments of every node
+	Host string   // IP address by which the nodes know each other; default 127.0.0.1
+	CA   *CA      // not nil: the cluster is under TLS (tls-cluster), and plain besides for the test itself
 }
 
 // StartCluster starts masters*(1+replicasPer) nodes with the slots spread evenly,
@@ -27,7 +35,14 @@ type Cluster struct {
 // is master i; its replicas are Nodes[masters+i*replicasPer:][:replicasPer].
 func StartCluster(t TB, masters, replicasPer int, args ...string) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, args: args}
+	return StartClusterWith(t, masters, replicasPer, ClusterOptions{Args: args})
+}
+
+// StartClusterWith is StartCluster with options.
+func StartClusterWith(t TB, masters, replicasPer int, o ClusterOptions) *Cluster {
+	t.Helper()
+	o.Host = cmp.Or(o.Host, "127.0.0.1")
+	c := &Cluster{t: t, o: o}
 	for range masters * (1 + replicasPer) {
 		c.Nodes = append(c.Nodes, c.launch())
 	}
@@ -55,7 +70,13 @@ func (c *Cluster) launch() *Redis {
 		// A replica may always stand for election, however long its link was down.
 		"--cluster-replica-validity-factor", "0",
 	}
-	return launch(c.t, append(args, c.args...)...)
+	if c.o.Host != "127.0.0.1" {
+		args = append(args, "--bind", "127.0.0.1", c.o.Host)
+	}
+	if c.o.CA != nil {
+		args = append(append(args, c.o.CA.serverArgs()...), "--tls-cluster", "yes")
+	}
+	return launch(c.t, append(args, c.o.Args...)...)
 }
 
 // meetAll introduces every node to every other: waiting for gossip to spread
@@ -65,7 +86,7 @@ func (c *Cluster) meetAll(newcomers []*Redis) {
 	for _, a := range newcomers {
 		for _, b := range c.Nodes {
 			if a != b {
-				a.Do("CLUSTER", "MEET", "127.0.0.1", b.Port)
+				a.Do("CLUSTER", "MEET", c.o.Host, c.portOf(b))
 			}
 		}
 	}
@@ -86,6 +107,14 @@ func (c *Cluster) meetAll(newcomers []*Redis) {
 		}
 		return nil
 	})
+}
+
+// portOf is the port by which the other nodes know r.
+func (c *Cluster) portOf(r *Redis) any {
+	if c.o.CA != nil {
+		return r.arg("--tls-port")
+	}
+	return r.Port
 }
 
 func (c *Cluster) replicate(replica, master *Redis) {

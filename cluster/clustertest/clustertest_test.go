@@ -88,7 +88,7 @@ func TestConnFindsTheEndOfEveryReply(t *testing.T) {
 		io.WriteString(server, strings.Join(replies, ""))
 		server.Close()
 	}()
-	conn := newConn(t, client)
+	conn := NewConn(t, client)
 	for _, want := range replies {
 		conn.Expect(want)
 	}

@@ -32,10 +32,11 @@ func Dial(t TB, addr string) *Conn {
 		t.Fatalf("cannot connect to %q: %v", addr, err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	return newConn(t, nc)
+	return NewConn(t, nc)
 }
 
-func newConn(t TB, nc net.Conn) *Conn {
+// NewConn is Dial for a connection that is there already.
+func NewConn(t TB, nc net.Conn) *Conn {
 	return &Conn{t: t, nc: nc, br: bufio.NewReader(nc)}
 }
 

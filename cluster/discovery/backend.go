@@ -19,6 +19,8 @@ type Backend struct {
 	Password string // "": no authentication
 	DB       int    // database that clients start in; 0 on a cluster
 
+	TLS bool // only for texts: Options.Dialer makes the connections
+
 	SentinelUser     string // for the sentinels themselves
 	SentinelPassword string
 }
@@ -28,11 +30,8 @@ func (b Backend) String() string {
 	if b.Mode == cluster.Embedded {
 		return "embedded:"
 	}
-	scheme := map[cluster.Mode]string{
-		cluster.Standalone: "redis", cluster.Cluster: "redis-cluster", cluster.Sentinel: "redis-sentinel",
-	}[b.Mode]
 	var s strings.Builder
-	s.WriteString(scheme + "://")
+	s.WriteString(b.scheme(b.Mode) + "://")
 	if b.Password != "" {
 		s.WriteString(url.PathEscape(b.User) + ":***@")
 	}
@@ -44,6 +43,17 @@ func (b Backend) String() string {
 		fmt.Fprintf(&s, "/%d", b.DB)
 	}
 	return s.String()
+}
+
+// scheme is that of a URL for a backend of another mode that is reached in the same way.
+func (b Backend) scheme(mode cluster.Mode) string {
+	name := map[cluster.Mode]string{
+		cluster.Standalone: "redis", cluster.Cluster: "redis-cluster", cluster.Sentinel: "redis-sentinel",
+	}[mode]
+	if b.TLS {
+		name = strings.Replace(name, "redis", "rediss", 1)
+	}
+	return name
 }
 
 // GoString keeps passwords out of %#v.

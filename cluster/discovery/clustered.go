@@ -26,7 +26,7 @@ type clustered struct {
 }
 
 func newClustered(d *Discovery) *clustered {
-	login := login{d.opts.Backend.User, d.opts.Backend.Password}
+	login := d.dataLogin()
 	return &clustered{d: d, known: linkSet{login: login, probe: true}, seeds: linkSet{login: login, probe: true}}
 }
 
@@ -69,7 +69,7 @@ func (s *clustered) askMembers(ctx context.Context) ([]view, error) {
 // is asked next, nothing known before counts.
 func (s *clustered) askSeeds(ctx context.Context) ([]view, error) {
 	defer s.seeds.close()
-	first, err := gather(ctx, s.seeds.to(s.d.opts.Backend.Seeds), 0, func(ctx context.Context, l *link) (view, error) {
+	first, err := gather(ctx, s.seeds.to(s.d.seeds(ctx)), 0, func(ctx context.Context, l *link) (view, error) {
 		return s.d.askView(ctx, l, s.d.opts.ConnectTimeout)
 	})
 	if err != nil {
@@ -86,12 +86,12 @@ func (s *clustered) askSeeds(ctx context.Context) ([]view, error) {
 // askView asks one node for its view of the cluster.
 func (d *Discovery) askView(ctx context.Context, l *link, timeout time.Duration) (view, error) {
 	replies, about, err := l.ask(ctx, timeout,
-		[]any{"CLUSTER", "NODES"}, []any{"CLUSTER", "INFO"}, []any{"CLUSTER", "SLOTS"})
+		[]any{"CLUSTER", "NODES"}, []any{"CLUSTER", "INFO"}, []any{"CLUSTER", "SHARDS"})
 	if errors.Is(err, errPassword) {
 		err = errDataPassword
 	}
 	if err == nil && about.mode == "sentinel" {
-		err = isSentinel(l)
+		err = d.isSentinel(l)
 	}
 	if err != nil {
 		return view{}, err
@@ -99,7 +99,7 @@ func (d *Discovery) askView(ctx context.Context, l *link, timeout time.Duration)
 	nodes, err := replies[0].text()
 	if err != nil {
 		if strings.Contains(err.Error(), "cluster support disabled") {
-			err = fmt.Errorf("it is not a node of a Redis Cluster, use redis://%s", l.addr)
+			err = fmt.Errorf("it is not a node of a Redis Cluster, use %s://%s", d.opts.Backend.scheme(cluster.Standalone), l.addr)
 		}
 		return view{}, err
 	}
@@ -113,13 +113,30 @@ func (d *Discovery) askView(ctx context.Context, l *link, timeout time.Duration)
 	}
 	info, _ := replies[1].text()
 	v.stateOK = strings.Contains(info, "cluster_state:ok")
-	addrs := endpoints(replies[2].val, host)
+	addrs, err := d.endpoints(ctx, l, replies[2], host, timeout)
+	if err != nil {
+		return view{}, err
+	}
 	for i := range v.members {
 		if addr := addrs[v.members[i].id]; addr != "" {
 			v.members[i].addr = addr
 		}
 	}
 	return v, nil
+}
+
+// endpoints are the addresses, by node ID, that the cluster wants its clients to use, out of a CLUSTER SHARDS
+// reply. Servers before 7.0 do not have that, and are asked for CLUSTER SLOTS, which tells the same of
+// fewer nodes.
+func (d *Discovery) endpoints(ctx context.Context, l *link, shards reply, host string, timeout time.Duration) (map[string]string, error) {
+	if shards.err == nil {
+		return shardEndpoints(shards.val, host, d.opts.Dialer.Encrypted()), nil
+	}
+	replies, _, err := l.ask(ctx, timeout, []any{"CLUSTER", "SLOTS"})
+	if err != nil {
+		return nil, err
+	}
+	return slotEndpoints(replies[0].val, host), nil
 }
 
 func (s *clustered) vouched() bool          { return true }

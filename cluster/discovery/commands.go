@@ -29,7 +29,7 @@ type catalog struct {
 const catalogPause = time.Second
 
 func newCatalog(d *Discovery) *catalog {
-	return &catalog{d: d, wake: make(chan struct{}, 1), links: linkSet{login: login{d.opts.Backend.User, d.opts.Backend.Password}}}
+	return &catalog{d: d, wake: make(chan struct{}, 1), links: linkSet{login: d.dataLogin()}}
 }
 
 func (c *catalog) run(ctx context.Context) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/dial"
 	"cosky-proxy/router/command"
 )
 
@@ -34,11 +36,14 @@ const retryPause = 500 * time.Millisecond
 type Options struct {
 	Backend Backend
 
+	// Dialer says how servers are reached; nil: plainly.
+	Dialer *dial.Dialer
+
 	// ConnectTimeout is what one server may take to connect and answer. Default 2 s.
 	ConnectTimeout time.Duration
 
-	// RefreshInterval is the time between snapshots when nothing asks for one. It
-	// only matters for changes that nobody runs into, such as new replicas. Default 10 s.
+	// RefreshInterval is the time between snapshots when nothing asks for one, give or take a
+	// tenth. It only matters for changes that nobody runs into, such as new replicas. Default 10 s.
 	RefreshInterval time.Duration
 
 	// MaxStaleness is how long one proof keeps a primary's lease alive; a proof is
@@ -145,7 +150,7 @@ func (d *Discovery) Run(ctx context.Context) {
 		d.vouchFor(ctx, t)
 	}
 
-	timer := time.NewTicker(d.opts.RefreshInterval)
+	timer := time.NewTimer(jittered(d.opts.RefreshInterval))
 	defer timer.Stop()
 	for {
 		reason := "timer"
@@ -158,6 +163,7 @@ func (d *Discovery) Run(ctx context.Context) {
 			return
 		case reason = <-d.wake:
 		case <-timer.C:
+			timer.Reset(jittered(d.opts.RefreshInterval))
 		case <-again:
 			reason = "the last attempt failed"
 		}
@@ -172,6 +178,11 @@ func (d *Discovery) Run(ctx context.Context) {
 		}
 		sleep(ctx, min(max(time.Since(start), minPause), maxPause))
 	}
+}
+
+// jittered spreads what many proxies do at an interval: from nine to eleven tenths of it.
+func jittered(d time.Duration) time.Duration {
+	return d*9/10 + rand.N(d/5+1)
 }
 
 // update takes a snapshot and publishes it if it differs from the last one.

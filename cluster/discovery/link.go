@@ -14,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"cosky-proxy/cluster/dial"
 )
 
 var (
@@ -25,8 +27,16 @@ var (
 	errSentinelPassword = fmt.Errorf("%w: set upstream.sentinel_password", errPassword)
 )
 
-// login is how to authenticate on a link.
-type login struct{ user, password string }
+// login is how to connect to a server, and as whom.
+type login struct {
+	user, password string
+	dialer         *dial.Dialer
+}
+
+// dataLogin is the login of the data servers.
+func (d *Discovery) dataLogin() login {
+	return login{d.opts.Backend.User, d.opts.Backend.Password, d.opts.Dialer}
+}
 
 // link is one connection to one server: made when first needed, dropped at the
 // first I/O error, made again by the next question. Only one question is on its
@@ -54,6 +64,7 @@ type about struct {
 	server   string // "redis", "valkey", ...
 	mode     string // redis_mode
 	tracking bool   // speaks RESP3 and knows CLIENT TRACKING
+	remote   string // IP address and port it was reached at
 }
 
 // reply is one command's reply; err is an error reply, never an I/O error.
@@ -134,7 +145,7 @@ func (l *link) connect(ctx context.Context, timeout time.Duration) error {
 	if l.retired.Load() {
 		return errRetired
 	}
-	nc, err := dial(ctx, l.addr)
+	nc, err := l.login.dialer.Dial(ctx, l.addr)
 	if err != nil {
 		return err
 	}
@@ -162,6 +173,7 @@ func (l *link) connect(ctx context.Context, timeout time.Duration) error {
 	}
 	if l.probe {
 		l.about = readAbout(replies[0], replies[1], replies[2])
+		l.about.remote = nc.RemoteAddr().String()
 	}
 	return nil
 }
@@ -195,7 +207,15 @@ func (l *link) explain(err error, timeout time.Duration) error {
 	var op *net.OpError
 	var timedOut net.Error
 	var refusal redis.Error
+	var handshake *dial.HandshakeError
 	switch {
+	case errors.As(err, &handshake):
+		if handshake.Timeout() {
+			return unreachable{handshake}
+		}
+		return handshake
+	case errors.As(err, &op) && op.Op == "remote error": // what TLS 1.3 says after the handshake: a certificate is wanted, perhaps
+		return &dial.HandshakeError{Err: err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
 		errors.As(err, &timedOut) && timedOut.Timeout():
 		return unreachable{fmt.Errorf("no answer within %v", timeout)}
@@ -259,14 +279,6 @@ func readAbout(hello, tracking, info reply) about {
 		a.server = "redis"
 	}
 	return a
-}
-
-func dial(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		return d.DialContext(ctx, "unix", path)
-	}
-	return d.DialContext(ctx, "tcp", addr)
 }
 
 // handOut gives go-redis the connection once; a client of ours never reconnects.

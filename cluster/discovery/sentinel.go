@@ -43,9 +43,9 @@ type sentinels struct {
 
 func newSentinels(d *Discovery) *sentinels {
 	b := d.opts.Backend
-	s := &sentinels{d: d, login: login{b.SentinelUser, b.SentinelPassword}}
+	s := &sentinels{d: d, login: login{b.SentinelUser, b.SentinelPassword, d.opts.Dialer}}
 	s.links = linkSet{login: s.login}
-	s.master = linkSet{login: login{b.User, b.Password}, probe: true}
+	s.master = linkSet{login: d.dataLogin(), probe: true}
 	s.addrs.Store(&b.Seeds)
 	return s
 }
@@ -63,11 +63,17 @@ type nomination struct {
 // waiting for it here would put off the news of its successor. The vouch
 // goroutine has an eye on it.
 func (s *sentinels) snapshot(ctx context.Context) (snapshot, error) {
+	seeds := s.d.seeds(ctx)
+	s.learn(seeds, *s.addrs.Load())
 	answers, err := gather(ctx, s.links.to(*s.addrs.Load()), grace, s.nominate)
 	if err != nil {
 		return snapshot{}, err
 	}
-	s.learn(answers)
+	var others []string
+	for _, a := range answers {
+		others = append(others, a.others...)
+	}
+	s.learn(seeds, others)
 	nominees := rank(answers, s.epoch, len(s.links.links))
 	if len(nominees) == 0 {
 		return snapshot{}, errors.New("the sentinels that answer lag behind")
@@ -126,7 +132,7 @@ func (s *sentinels) nominate(ctx context.Context, l *link) (nomination, error) {
 		return nomination{}, err
 	}
 	if err := replies[0].err; err != nil && strings.HasPrefix(err.Error(), "ERR unknown command") {
-		return nomination{}, fmt.Errorf("it is not a Sentinel, use redis://%s", l.addr)
+		return nomination{}, fmt.Errorf("it is not a Sentinel, use %s://%s", s.d.opts.Backend.scheme(cluster.Standalone), l.addr)
 	}
 	if errors.Is(replies[0].err, redis.Nil) {
 		return nomination{}, fmt.Errorf("it watches no master named %q", name)
@@ -155,15 +161,13 @@ func (s *sentinels) nominate(ctx context.Context, l *link) (nomination, error) {
 	return n, nil
 }
 
-// learn remembers the sentinels that the asked ones know: the seeds need not
+// learn remembers the seeds and the sentinels that the asked ones know: the seeds need not
 // name them all, and a set may be replaced one by one.
-func (s *sentinels) learn(answers []nomination) {
-	addrs := slices.Clone(s.d.opts.Backend.Seeds)
-	for _, a := range answers {
-		for _, other := range a.others {
-			if !slices.Contains(addrs, other) && len(addrs) < maxSentinels {
-				addrs = append(addrs, other)
-			}
+func (s *sentinels) learn(seeds, others []string) {
+	addrs := slices.Clone(seeds)
+	for _, other := range others {
+		if !slices.Contains(addrs, other) && len(addrs) < maxSentinels {
+			addrs = append(addrs, other)
 		}
 	}
 	s.addrs.Store(&addrs)
@@ -183,18 +187,11 @@ func isMaster(r reply) error {
 	return nil
 }
 
-// stringMap reads a map reply, which RESP2 sends as a flat array.
+// stringMap reads a map reply whose values are strings.
 func stringMap(val any) map[string]string {
 	m := make(map[string]string)
-	switch val := val.(type) {
-	case map[any]any:
-		for k, v := range val {
-			m[fmt.Sprint(k)] = fmt.Sprint(v)
-		}
-	case []any:
-		for i := 0; i+1 < len(val); i += 2 {
-			m[fmt.Sprint(val[i])] = fmt.Sprint(val[i+1])
-		}
+	for name, v := range fieldsOf(val) {
+		m[name] = fmt.Sprint(v)
 	}
 	return m
 }
@@ -297,7 +294,7 @@ func (s *sentinels) follow(ctx context.Context, addr string) {
 func (s *sentinels) followOnce(ctx context.Context, addr string) error {
 	dialCtx, cancel := context.WithTimeout(ctx, s.d.opts.ConnectTimeout)
 	defer cancel()
-	nc, err := dial(dialCtx, addr)
+	nc, err := s.login.dialer.Dial(dialCtx, addr)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/slot"
@@ -30,42 +32,74 @@ type snapshot struct {
 	abouts []about  // of the data servers that answered
 }
 
-// fixed is one server at a fixed address: nobody can take its place, so there is
-// nothing to prove.
+// fixed is one server. At an IP address nobody can take its place, so there is nothing to prove. A name
+// may come to stand for another server: the topology has the address that it led to last, and
+// the lease of that one ends when it does not any more.
 type fixed struct {
-	d    *Discovery
+	// static
+	d     *Discovery
+	named bool
+
+	// owned by the goroutine of snapshot
 	link *link
+	at   string // where link leads, of a named one
 }
 
 func newFixed(d *Discovery) *fixed {
-	b := d.opts.Backend
-	return &fixed{d: d, link: &link{addr: b.Seeds[0], login: login{b.User, b.Password}, probe: true}}
+	seed := d.opts.Backend.Seeds[0]
+	s := &fixed{d: d, named: isName(d.opts.Dialer.Target(seed))}
+	s.link = s.newLink()
+	return s
+}
+
+func (s *fixed) newLink() *link {
+	return &link{addr: s.d.opts.Backend.Seeds[0], login: s.d.dataLogin(), probe: true}
 }
 
 func (s *fixed) snapshot(ctx context.Context) (snapshot, error) {
+	if s.named && s.at != "" && s.movedAway(ctx) {
+		s.d.opts.Logger.Info("the backend's name leads elsewhere", "name", s.link.addr, "before", s.at)
+		s.link.retire()
+		s.link = s.newLink()
+	}
 	_, about, err := s.d.askData(ctx, s.link)
 	// What it is comes first: a Sentinel, for one, knows no databases.
 	switch about.mode {
 	case "cluster":
-		err = fmt.Errorf("it is a node of a Redis Cluster, use redis-cluster://%s", s.link.addr)
+		err = fmt.Errorf("it is a node of a Redis Cluster, use %s://%s", s.d.opts.Backend.scheme(cluster.Cluster), s.link.addr)
 	case "sentinel":
-		err = isSentinel(s.link)
+		err = s.d.isSentinel(s.link)
 	}
 	if err != nil {
 		return snapshot{}, seedErrors{s.link.addr: err}
 	}
-	return singleShard(s.link.addr, about), nil
+	if !s.named {
+		return singleShard(s.link.addr, about), nil
+	}
+	s.at = about.remote
+	return singleShard(s.at, about), nil
+}
+
+// movedAway reports whether the name certainly does not stand for the server any more.
+func (s *fixed) movedAway(ctx context.Context) bool {
+	now := s.d.lookUp(ctx, s.d.opts.Dialer.Target(s.link.addr))
+	return len(now) > 0 && !slices.Contains(now, s.at)
 }
 
 // isSentinel is the error about a Sentinel in the place of a data server.
-func isSentinel(l *link) error {
-	return fmt.Errorf("it is a Sentinel, use redis-sentinel://%s/NAME", l.addr)
+func (d *Discovery) isSentinel(l *link) error {
+	return fmt.Errorf("it is a Sentinel, use %s://%s/NAME", d.opts.Backend.scheme(cluster.Sentinel), l.addr)
 }
 
-func (s *fixed) vouched() bool                        { return false }
-func (s *fixed) vouch(context.Context, cluster.Shard) {}
-func (s *fixed) listen(context.Context)               {}
-func (s *fixed) close()                               { s.link.retire() }
+func (s *fixed) vouched() bool { return s.named }
+
+// vouch: a server is what its name stands for until a snapshot finds another one.
+func (s *fixed) vouch(_ context.Context, shard cluster.Shard) {
+	shard.Primary.Vouch.Renew(math.MaxInt64)
+}
+
+func (s *fixed) listen(context.Context) {}
+func (s *fixed) close()                 { s.link.retire() }
 
 func singleShard(addr string, a about) snapshot {
 	return snapshot{

@@ -111,10 +111,59 @@ func nodeAddr(s, host string, self bool) string {
 	return net.JoinHostPort(ip, s[colon+1:])
 }
 
-// endpoints reads from a CLUSTER SLOTS reply, by node ID, the addresses that
-// the cluster wants its clients to use (cluster-preferred-endpoint-type). An
-// unknown one, null, empty or "?", means the host that was asked.
-func endpoints(reply any, host string) map[string]string {
+// shardEndpoints reads from a CLUSTER SHARDS reply, by node ID, the addresses that the cluster
+// wants its clients to use (cluster-preferred-endpoint-type). A node has two ports where TLS and
+// plain clients are both served.
+func shardEndpoints(reply any, host string, encrypted bool) map[string]string {
+	addrs := make(map[string]string)
+	shards, _ := reply.([]any)
+	for _, shard := range shards {
+		nodes, _ := fieldsOf(shard)["nodes"].([]any)
+		for _, node := range nodes {
+			f := fieldsOf(node)
+			id, _ := f["id"].(string)
+			endpoint, _ := f["endpoint"].(string)
+			port, _ := f["port"].(int64)
+			if secure, _ := f["tls-port"].(int64); secure > 0 && (encrypted || port == 0) {
+				port = secure
+			}
+			note(addrs, id, endpoint, host, port)
+		}
+	}
+	return addrs
+}
+
+// note adds a node's address. An endpoint that is null or empty means the host that was asked; "?" is
+// that of a node which has no hostname although the cluster prefers hostnames, and leaves the IP address in
+// force that CLUSTER NODES tells (Redis documentation of CLUSTER SLOTS).
+func note(addrs map[string]string, id, endpoint, host string, port int64) {
+	if endpoint == "" {
+		endpoint = host
+	}
+	if id != "" && port > 0 && endpoint != "?" {
+		addrs[id] = net.JoinHostPort(endpoint, strconv.FormatInt(port, 10))
+	}
+}
+
+// fieldsOf reads a map reply, which RESP2 sends as a flat array.
+func fieldsOf(val any) map[string]any {
+	m := make(map[string]any)
+	switch val := val.(type) {
+	case map[any]any:
+		for k, v := range val {
+			m[fmt.Sprint(k)] = v
+		}
+	case []any:
+		for i := 0; i+1 < len(val); i += 2 {
+			m[fmt.Sprint(val[i])] = val[i+1]
+		}
+	}
+	return m
+}
+
+// slotEndpoints reads the same from a CLUSTER SLOTS reply, whose ports are those for a client like
+// the one that asks.
+func slotEndpoints(reply any, host string) map[string]string {
 	addrs := make(map[string]string)
 	slots, _ := reply.([]any)
 	for _, entry := range slots {
@@ -127,12 +176,7 @@ func endpoints(reply any, host string) map[string]string {
 			ip, _ := node[0].(string)
 			port, _ := node[1].(int64)
 			id, _ := node[2].(string)
-			if ip == "" || ip == "?" {
-				ip = host
-			}
-			if id != "" && port > 0 {
-				addrs[id] = net.JoinHostPort(ip, strconv.FormatInt(port, 10))
-			}
+			note(addrs, id, ip, host, port)
 		}
 	}
 	return addrs

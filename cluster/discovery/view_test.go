@@ -62,12 +62,32 @@ func TestEndpoints(t *testing.T) {
 		[]any{int64(6), int64(9), node("", "c"), node("?", "d"), []any{"10.0.0.5", int64(7)}},
 		"nonsense", []any{},
 	}
-	want := map[string]string{"a": "10.0.0.1:7000", "b": "seed:7000", "c": "seed:7000", "d": "seed:7000"}
-	if got := endpoints(reply, "seed"); !reflect.DeepEqual(got, want) {
+	want := map[string]string{"a": "10.0.0.1:7000", "b": "seed:7000", "c": "seed:7000"}
+	if got := slotEndpoints(reply, "seed"); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := endpoints(nil, "seed"); len(got) != 0 {
+	if got := slotEndpoints(nil, "seed"); len(got) != 0 {
 		t.Errorf("no reply gives %v", got)
+	}
+}
+
+func TestShardEndpoints(t *testing.T) {
+	both := map[any]any{"id": "a", "endpoint": "::1", "ip": "::1", "port": int64(7000), "tls-port": int64(7100)}
+	secure := map[any]any{"id": "b", "endpoint": "b.example", "tls-port": int64(7100)}
+	plain := []any{"id", "c", "endpoint", "", "port", int64(7000)} // RESP2
+	unnamed := map[any]any{"id": "d", "endpoint": "?", "port": int64(7000)}
+	reply := []any{
+		map[any]any{"slots": []any{int64(0), int64(9)}, "nodes": []any{both, secure}},
+		[]any{"slots", []any{}, "nodes", []any{plain, unnamed, "nonsense"}},
+		"nonsense",
+	}
+	for encrypted, want := range map[bool]map[string]string{
+		false: {"a": "[::1]:7000", "b": "b.example:7100", "c": "seed:7000"},
+		true:  {"a": "[::1]:7100", "b": "b.example:7100", "c": "seed:7000"},
+	} {
+		if got := shardEndpoints(reply, "seed", encrypted); !reflect.DeepEqual(got, want) {
+			t.Errorf("encrypted %v: got %v, want %v", encrypted, got, want)
+		}
 	}
 }
 

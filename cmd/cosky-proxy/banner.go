@@ -53,12 +53,17 @@ func cliFor(addr string) string {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		return "redis-cli -s " + path
 	}
+	addr, under := strings.CutPrefix(addr, "tls:")
+	cli := "redis-cli"
+	if under {
+		cli += " --tls" // and, unless the system trusts it, --cacert
+	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "redis-cli"
+		return cli
 	}
 	if ip := net.ParseIP(host); host == "" || host == "localhost" || host == "127.0.0.1" || ip != nil && ip.IsUnspecified() {
-		return "redis-cli -p " + port
+		return cli + " -p " + port
 	}
-	return "redis-cli -h " + host + " -p " + port
+	return cli + " -h " + host + " -p " + port
 }

@@ -25,6 +25,13 @@ const embeddedVersion = "7.0.0"
 // build connects to the backend and makes the proxy in front of it.
 func build(ctx context.Context, cfg *conf.Config, logger *slog.Logger) (server, func(), error) {
 	opts := proxyOptions(cfg, logger)
+	var err error
+	if opts.TLS, err = listenerTLS(cfg, logger); err != nil {
+		return nil, nil, err
+	}
+	if opts.Upstream.Dialer, err = dialerOf(cfg, logger); err != nil {
+		return nil, nil, err
+	}
 	if err := readUsers(cfg, &opts); err != nil {
 		return nil, nil, err
 	}
@@ -93,6 +100,7 @@ func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (server,
 	}
 	d := discovery.New(discovery.Options{
 		Backend:         backendOf(cfg),
+		Dialer:          opts.Upstream.Dialer,
 		ConnectTimeout:  cfg.Upstream.ConnectTimeout,
 		RefreshInterval: cfg.Upstream.RefreshInterval,
 		MaxStaleness:    cfg.NearCache.MaxStaleness,
@@ -177,7 +185,7 @@ func (fixed) Refresh(string)               {}
 func backendOf(cfg *conf.Config) discovery.Backend {
 	b := &cfg.Backend
 	return discovery.Backend{
-		Mode: modeOf(b.Kind), Seeds: b.Addrs, MasterName: b.Master, DB: b.DB,
+		Mode: modeOf(b.Kind), TLS: b.TLS, Seeds: b.Addrs, MasterName: b.Master, DB: b.DB,
 		User: b.User, Password: string(b.Password),
 		SentinelUser: cfg.Upstream.SentinelUser, SentinelPassword: string(cfg.Upstream.SentinelPassword),
 	}
@@ -207,7 +215,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			Max: c.Max, OutputLimit: int(c.OutputLimit), StallTimeout: c.StallTimeout,
 			SubscriberLimit: int(c.SubscriberLimit), MaxInFlight: c.MaxInFlight,
 			RequestBuffer: int(c.RequestBuffer), MaxRequest: int(c.MaxRequest),
-			IdleTimeout: c.IdleTimeout, Keepalive: c.TCPKeepalive, BufferMemory: int64(c.BufferMemory),
+			IdleTimeout: c.IdleTimeout, HandshakeTimeout: cfg.TLS.HandshakeTimeout, Keepalive: c.TCPKeepalive, BufferMemory: int64(c.BufferMemory),
 		},
 		Upstream: proxy.UpstreamOptions{
 			ConnectTimeout: u.ConnectTimeout, Timeout: u.Timeout, MaxPins: u.MaxPins, MaxConnecting: u.MaxConnecting,

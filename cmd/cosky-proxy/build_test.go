@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 func everything(t *testing.T) *conf.Config {
 	t.Helper()
 	cfg, _, err := conf.Load([]string{
-		"--backend", "redis-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s", "--nearcache.on-backend-loss=serve_stale:30s", "--nearcache.warmup.namespaces=a",
+		"--backend", "rediss-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s", "--nearcache.on-backend-loss=serve_stale:30s", "--nearcache.warmup.namespaces=a",
 		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.hot.keys=5", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
 		"--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
 		"--nearcache.scripts={sha: 0123456789abcdef0123456789abcdef01234567, effect: registry_renew}",
@@ -68,7 +68,7 @@ func TestEveryOptionIsHandedOn(t *testing.T) {
 	visit("backend", reflect.ValueOf(backendOf(cfg)))
 	slices.Sort(zero)
 	// What the backend tells and what build makes.
-	if want := []string{"proxy.Auth.Users", "proxy.Backend.Commands", "proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.Topology"}; !slices.Equal(zero, want) {
+	if want := []string{"proxy.Auth.Users", "proxy.Backend.Commands", "proxy.Backend.Mode", "proxy.Backend.Tracking", "proxy.Backend.Version", "proxy.Cache.Cache", "proxy.TLS", "proxy.Topology", "proxy.Upstream.Dialer"}; !slices.Equal(zero, want) {
 		t.Errorf("not set: %q\n   want: %q", zero, want)
 	}
 }

@@ -14,7 +14,7 @@ const module = "cosky-proxy/"
 // layers orders the packages of the program; a package imports only from layers
 // below its own. Test helpers (proxytest, clustertest, test/…) and bench stand outside.
 var layers = [][]string{
-	{"proxy/mono", "proxy/resp", "proxy/stats", "proxy/glob", "proxy/heat", "router/command", "router/info", "cluster/slot", "nearcache/coskey", "nearcache/internal/defect", "conf", "cluster/embedded"},
+	{"proxy/mono", "proxy/resp", "proxy/stats", "proxy/glob", "proxy/heat", "router/command", "router/info", "cluster/slot", "nearcache/coskey", "nearcache/internal/defect", "conf", "cluster/embedded", "cluster/dial"},
 	{"nearcache/lease", "proxy/netloop", "proxy/acl", "lua"},
 	{"nearcache", "cluster", "nearcache/pubsub"},
 	{"router", "cluster/discovery"},

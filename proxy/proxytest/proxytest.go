@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 		Topology: topology,
 		Clients: proxy.ClientOptions{
 			Max: 10000, OutputLimit: 1 << 20, StallTimeout: 2 * time.Second, SubscriberLimit: 32 << 20,
-			MaxInFlight: 1024, RequestBuffer: 1 << 20, MaxRequest: 64 << 20, BufferMemory: 96 << 20,
+			HandshakeTimeout: 10 * time.Second, MaxInFlight: 1024, RequestBuffer: 1 << 20, MaxRequest: 64 << 20, BufferMemory: 96 << 20,
 		},
 		Upstream: proxy.UpstreamOptions{
 			ConnectTimeout: 2 * time.Second, Timeout: 10 * time.Second, MaxPins: 1024, MaxConnecting: 64, QueueLimit: 16 << 20,
@@ -84,7 +85,7 @@ func Start(t testing.TB, o proxy.Options) (s *proxy.Server, addr string) {
 			t.Errorf("the proxy ended with %v", err)
 		}
 	})
-	addr = s.Addrs()[0]
+	addr = strings.TrimPrefix(s.Addrs()[0], "tls:")
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		t.Fatalf("unexpected address %q", addr)
 	}
