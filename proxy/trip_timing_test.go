@@ -161,6 +161,9 @@ func (p *trip) keep(tb testing.TB, c *tripCase) *nearcache.Entry {
 		tb.Fatalf("%q cannot be kept", c.command)
 	}
 	e, err := f.entry([]byte(":-1\r\n"))
+	if err == nil {
+		e.SetLabel(l.groundsOf(f))
+	}
 	if err != nil || !l.cache.Fill(&f.Fetch, e) {
 		tb.Fatalf("%q is not kept: %v", c.command, err)
 	}
