@@ -17,7 +17,7 @@ type Entry struct {
 	size  uint32 // bytes of the three, which are what goes over the wire
 	tail  uint32 // bytes of them and of the key
 	kind  Kind
-	waste uint8 // see Fetch
+	label uint16 // its user's
 	db    int32
 	until int64 // mono nanoseconds
 	ends  int64 // when the key itself does (mono nanoseconds): not even standing in goes on after it
@@ -31,6 +31,7 @@ type Entry struct {
 	home   Stripe // whose directory has its way
 	n      uint8
 	way    uint8
+	waste  uint8 // see Fetch
 
 	// atomic
 	used atomic.Bool // somebody has been served from it
@@ -75,6 +76,12 @@ func (e *Entry) Outlive(ends int64) { e.ends = max(e.ends, ends) }
 
 // Use notes that the entry is worth having: several readers have been waiting for it.
 func (e *Entry) Use() { e.used.Store(true) }
+
+// SetLabel has the entry carry a number of its user's choice. It must be called before Fill.
+func (e *Entry) SetLabel(n uint16) { e.label = n }
+
+// Label returns what SetLabel set, else 0.
+func (e *Entry) Label() uint16 { return e.label }
 
 // Size returns the most bytes that AppendReply appends.
 func (e *Entry) Size() int { return int(e.size) }

@@ -119,11 +119,15 @@ func TestWhatVoidsAnEntry(t *testing.T) {
 			if !c.Fill(&f, e) {
 				t.Fatal("lost")
 			}
-			front, fresh := c.NewReader(), c.NewReader()
-			if get(front, "k", 10) != e {
+			front, fresh, recent := c.NewReader(), c.NewReader(), c.NewReader()
+			if get(front, "k", 10) != e || get(recent, "k", 10) != e {
 				t.Fatal("not a hit to begin with")
 			}
+			recent.Remember(ask(c, "k"))
 			tt.do(c, &l)
+			if got := recent.Recall(0, hgetall, []byte("k"), tt.now) == e; got != tt.hit {
+				t.Errorf("recalled = %v, want %v", got, tt.hit)
+			}
 			for name, r := range map[string]*Reader{"from the front table": front, "from the store": fresh} {
 				if got := get(r, "k", tt.now) == e; got != tt.hit {
 					t.Errorf("hit %s = %v, want %v", name, got, tt.hit)
@@ -810,5 +814,67 @@ func TestVolatileQuestions(t *testing.T) {
 		if want := mostWaste - mostWaste/2; again != want {
 			t.Errorf("%s: after a refusal volatile again at fetch %d, want %d", tt.what, again, want)
 		}
+	}
+}
+
+// TestRecall: what is remembered is found under exactly the question that was asked, whatever
+// shares its place.
+func TestRecall(t *testing.T) {
+	keys := []string{
+		"k", "l", "eight by", "a key of some length", "another key of length",
+		"x-{a}:cfg:application.yaml", "x-{b}:cfg:application.yaml", // one place for both
+	}
+	if recentPlace(hgetall, []byte(keys[5])) != recentPlace(hgetall, []byte(keys[6])) {
+		t.Fatal("keys that end alike have places of their own")
+	}
+	c := newModelCache(t, Options{})
+	r := c.NewReader()
+	recall := func(db int32, kind Kind, key string) *Entry { return r.Recall(db, kind, []byte(key), 1) }
+	for _, key := range keys {
+		e := put(t, c, key, key)
+		if recall(0, hgetall, key) != nil {
+			t.Errorf("%q is recalled before it was remembered", key)
+		}
+		if get(r, key, 1) != e {
+			t.Fatalf("%q is not a hit", key)
+		}
+		r.Remember(ask(c, key))
+		if recall(0, hgetall, key) != e {
+			t.Errorf("%q is not recalled", key)
+		}
+		if recall(1, hgetall, key) != nil || recall(0, smembers, key) != nil {
+			t.Errorf("%q is recalled for another question", key)
+		}
+		for _, other := range append(keys, key+"x") {
+			if other != key && recall(0, hgetall, other) == e {
+				t.Errorf("%q is recalled for %q", key, other)
+			}
+		}
+	}
+
+	// A slot that holds something else by now: the reply to a part of the same key.
+	key := keys[0]
+	part := c.Ask(0, hgetall, []byte(key), []byte("part"))
+	e, err := NewEntry(&part, Map, []byte(value("part")), forever)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f Fetch
+	if c.StartFetch(&f, &part); !c.Fill(&f, e) {
+		t.Fatal("not filled")
+	}
+	slot := r.recent[recentPlace(hgetall, []byte(key))]
+	r.keep(slot, e)
+	if recall(0, hgetall, key) != nil {
+		t.Error("a part is recalled for the whole")
+	}
+
+	// What the front table lets go of is not recalled.
+	get(r, keys[3], 1)
+	r.Remember(ask(c, keys[3]))
+	c.Purge(keys[3], 1)
+	r.Sweep()
+	if recall(0, hgetall, keys[3]) != nil {
+		t.Error("recalled after a purge")
 	}
 }

@@ -29,12 +29,19 @@ type Question struct {
 
 // Ask returns a question, which aliases key and rest.
 func (c *Cache) Ask(db int32, kind Kind, key, rest []byte) Question {
-	q := Question{Key: key, Rest: rest, DB: db, Kind: kind, hash: c.Hash(key)}
-	q.id = q.hash ^ (uint64(db)<<16|uint64(kind))*0x9e3779b97f4a7c15
-	if len(rest) > 0 {
-		q.id = (q.id ^ xxhash.Sum64(rest)) * 0xff51afd7ed558ccd
-	}
+	q := Question{Key: key, Rest: rest, DB: db, Kind: kind}
+	q.identify(c)
 	return q
+}
+
+// identify is apart from Ask so that Ask is inlined: the question is then made where its caller
+// wants it, not copied there.
+func (q *Question) identify(c *Cache) {
+	q.hash = c.Hash(q.Key)
+	q.id = q.hash ^ (uint64(q.DB)<<16|uint64(q.Kind))*0x9e3779b97f4a7c15
+	if len(q.Rest) > 0 {
+		q.id = (q.id ^ xxhash.Sum64(q.Rest)) * 0xff51afd7ed558ccd
+	}
 }
 
 // Hash is the hash of the question's key.

@@ -1,6 +1,10 @@
 package nearcache
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
 
 const (
 	frontBits = 12
@@ -12,7 +16,10 @@ const (
 
 	// touchEvery is how many front hits pass between two that the store's admission
 	// policy gets to see.
-	touchEvery = 16
+	touchEvery = 64
+
+	recentBits = 10
+	recentSize = 1 << recentBits
 
 	// sweepParts is the number of ticks in which the whole front table is swept.
 	sweepParts = 8
@@ -31,6 +38,7 @@ type Reader struct {
 	part   int   // next part to sweep
 	lapses []Lapse
 	front  [frontSize]frontSlot
+	recent [recentSize]*frontSlot // into front, by a few bytes of the key: see Recall
 }
 
 type frontSlot struct {
@@ -49,10 +57,7 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 	s := &r.front[q.id>>(64-frontBits)]
 	if e := s.entry; e != nil && s.hash == q.id && e.answers(q) {
 		if e.valid(r.c, now) {
-			s.hits++
-			if s.hits%touchEvery == 0 {
-				r.touch(s)
-			}
+			r.count(s)
 			return e
 		}
 		r.dropAt(s, now)
@@ -66,6 +71,50 @@ func (r *Reader) Get(q *Question, now int64) *Entry {
 	}
 	r.keep(s, e)
 	return e
+}
+
+// Remember notes where Get has just found the reply to q, which has no Rest, for Recall.
+func (r *Reader) Remember(q *Question) {
+	r.recent[recentPlace(q.Kind, q.Key)] = &r.front[q.id>>(64-frontBits)]
+}
+
+// Recall is Get for the question about the whole of key, if Remember has noted it lately, without
+// what finding out a question's identity costs. nil says nothing: ask Get.
+//
+// Where to look is a guess: several keys may share a place, and the slot may have been given to
+// the reply to another question since. So the entry has to be the reply to this very one, and
+// may be served on exactly the conditions on which Get serves it; a slot that was emptied has none.
+func (r *Reader) Recall(db int32, kind Kind, key []byte, now int64) *Entry {
+	s := r.recent[recentPlace(kind, key)]
+	if s == nil {
+		return nil
+	}
+	e := s.entry
+	if e == nil || e.kind != kind || e.db != db || int(e.tail) != len(e.buf) ||
+		string(e.buf[e.size:e.tail]) != string(key) || !e.valid(r.c, now) {
+		return nil
+	}
+	r.count(s)
+	return e
+}
+
+// recentPlace mixes the end of a key, where keys of one kind differ most.
+func recentPlace(kind Kind, key []byte) uint64 {
+	x := uint64(kind)<<32 | uint64(len(key))
+	if n := len(key); n >= 16 {
+		x ^= binary.LittleEndian.Uint64(key[n-8:]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(key[n-16:]), 29)
+	} else if n >= 8 {
+		x ^= binary.LittleEndian.Uint64(key[n-8:])
+	}
+	return x * 0x9e3779b97f4a7c15 >> (64 - recentBits)
+}
+
+// count counts a hit of the front table.
+func (r *Reader) count(s *frontSlot) {
+	s.hits++
+	if s.hits%touchEvery == 0 {
+		r.touch(s)
+	}
 }
 
 // Peek returns what Get would, and changes nothing.

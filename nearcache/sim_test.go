@@ -408,7 +408,7 @@ func (s *sim) read(l *simLoop, k *simKey, after *simOp) {
 func (s *sim) ask(l *simLoop, op *simOp) {
 	k := op.key
 	now := s.now
-	if e := l.reader.Get(ask(s.c, k.name), now); e != nil {
+	if e := s.lookUp(l, k, now); e != nil {
 		s.count["hits"]++
 		if s.calm == 100 {
 			s.count["calm hits"]++
@@ -439,6 +439,19 @@ func (s *sim) ask(l *simLoop, op *simOp) {
 		return
 	}
 	s.start(l, op)
+}
+
+func (s *sim) lookUp(l *simLoop, k *simKey, now int64) *Entry {
+	q := ask(s.c, k.name)
+	if e := l.reader.Recall(q.DB, q.Kind, q.Key, now); e != nil {
+		s.count["recalls"]++
+		return e
+	}
+	e := l.reader.Get(q, now)
+	if e != nil {
+		l.reader.Remember(q)
+	}
+	return e
 }
 
 func (s *sim) start(l *simLoop, op *simOp) {
@@ -723,7 +736,7 @@ func TestCoherenceUnderEveryInterleavingTried(t *testing.T) {
 		}
 	}
 	t.Log(count)
-	for _, what := range []string{"hits", "joins", "fetches", "bypasses", "fills", "advances", "lost replies delivered", "patience lost", "kills"} {
+	for _, what := range []string{"hits", "recalls", "joins", "fetches", "bypasses", "fills", "advances", "lost replies delivered", "patience lost", "kills"} {
 		if count[what] < 1000 {
 			t.Errorf("the simulation had only %d %s: it proves little", count[what], what)
 		}

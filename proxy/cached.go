@@ -94,6 +94,9 @@ func (fs fetches) remove(f *fetch) {
 func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	rd := l.reads[cmd.ID]
+	if rd.whole && s.unhurried() && s.recall(cmd, args) {
+		return true
+	}
 	if !rd.keeps(args) {
 		return s.forward(cmd, args, raw)
 	}
@@ -101,7 +104,7 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 	if !p.keeps || l.guard != nil && !l.guard.vouches(s, cmd, args) {
 		return s.forward(cmd, args, raw)
 	}
-	q := l.ask(s.db, cmd, rd, args)
+	q := l.cache.Ask(s.db, nearcache.Kind(cmd.ID), args[1], l.restOf(rd, args))
 	if s.tx != nil || s.home != nil || s.behind(&q) {
 		l.stats.Bypasses++
 		return s.forward(cmd, args, raw)
@@ -122,6 +125,9 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 	}
 	if !sent {
 		if e := l.reader.Get(&q, l.now()); e != nil {
+			if rd.whole && e.Label() != groundsVary {
+				l.reader.Remember(&q)
+			}
 			l.countRule(&p, 1, 0)
 			s.hit(cmd, e)
 			return true
@@ -142,6 +148,27 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 	}
 	l.stats.Bypasses++
 	return s.passOn(cmd, args, raw)
+}
+
+// recall answers a read of a whole key with an entry that was a hit lately. It is cachedRead without
+// what need not be found out again:
+//
+//   - whether replies to this read are kept, and by which rule: the entry's label says so, as long as that
+//     never changes (groundsOf);
+//   - where the entry is: Reader.Recall has a guess, and serves it on the conditions of Reader.Get;
+//   - what the entry must not overtake: nothing of the session is under way (unhurried). It is not
+//     enough to look for the entry's key among that, for it may belong to a group that a script shows.
+//
+// What may change is looked at as ever: what the client may see, and what voids entries.
+func (s *session) recall(cmd *command.Command, args [][]byte) bool {
+	l := s.loop
+	e := l.reader.Recall(s.db, nearcache.Kind(cmd.ID), args[1], l.now())
+	if e == nil || e.Label() == groundsVary || l.guard != nil && !l.guard.vouches(s, cmd, args) {
+		return false
+	}
+	l.countGrounds(e.Label())
+	s.hit(cmd, e)
+	return true
 }
 
 // maxFetching bounds the fetches one client waits for. Their replies, up to max_entry
@@ -399,6 +426,7 @@ func (f *fetch) land(l *loop) {
 	if f.waiters.len+len(f.errands) > 1 {
 		e.Use()
 	}
+	e.SetLabel(l.groundsOf(f))
 	filled := l.cache.Fill(&f.Fetch, e)
 	f.report(outcome{entry: e, filled: filled})
 	f.hand(l, e, filled)

@@ -135,10 +135,14 @@ func isNull(reply []byte) bool {
 
 // ask makes the question of a read. It is valid until the next one is made.
 func (l *loop) ask(db int32, cmd *command.Command, rd *read, args [][]byte) nearcache.Question {
-	var rest []byte
-	if !rd.whole {
-		l.rest = nearcache.AppendRest(l.rest[:0], args[2:])
-		rest = l.rest
+	return l.cache.Ask(db, nearcache.Kind(cmd.ID), args[1], l.restOf(rd, args))
+}
+
+// restOf is what a read asks besides its key; see ask.
+func (l *loop) restOf(rd *read, args [][]byte) []byte {
+	if rd.whole {
+		return nil
 	}
-	return l.cache.Ask(db, nearcache.Kind(cmd.ID), args[1], rest)
+	l.rest = nearcache.AppendRest(l.rest[:0], args[2:])
+	return l.rest
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -154,6 +155,34 @@ func (l *loop) countRule(p *policy, hits, misses uint64) {
 		c := &l.stats.Rules[p.rule.number]
 		c.Hits += hits
 		c.Misses += misses
+	}
+}
+
+// Grounds on which an entry is kept, as its label. Policies are looked up for each hit again only where they
+// change in the course of time: an entry that was filled for a read of a key is kept for that very read
+// as long as it is valid, when what CoSky's keys are and what the configuration says never changes.
+const (
+	groundsVary  = iota // hot keys, and whatever is kept for another command than it is the reply to
+	groundsOwn          // CoSky's keys need no rule
+	groundsRules        // and the number of the rule
+)
+
+// groundsOf is the label of f's entry.
+func (l *loop) groundsOf(f *fetch) uint16 {
+	switch p := l.policyOf(f.read.bit, f.question.Key); {
+	case p != f.policy, !p.keeps, p.rule != nil && (p.rule == l.srv.hotRule || p.rule.number > math.MaxUint16-groundsRules):
+		return groundsVary
+	case p.rule == nil:
+		return groundsOwn
+	default:
+		return groundsRules + uint16(p.rule.number)
+	}
+}
+
+// countGrounds counts a hit for the rule that an entry's label tells of.
+func (l *loop) countGrounds(label uint16) {
+	if label >= groundsRules {
+		l.stats.Rules[label-groundsRules].Hits++
 	}
 }
 

@@ -580,6 +580,12 @@ func (s *session) behind(q *nearcache.Question) bool {
 	return in && s.touched(group)
 }
 
+// unhurried reports whether nothing of the session is under way that an answer from memory could
+// overtake, and nothing in force that keeps it from being served from memory.
+func (s *session) unhurried() bool {
+	return s.touches == 0 && s.everyKey == 0 && s.fetching == 0 && s.tx == nil && s.home == nil
+}
+
 func (s *session) touch(stripe nearcache.Stripe) {
 	if stripe == nearcache.All {
 		s.everyKey++
