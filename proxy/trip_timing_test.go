@@ -160,7 +160,8 @@ func (p *trip) keep(tb testing.TB, c *tripCase) *nearcache.Entry {
 	if !f.policy.keeps || !f.begin(l) {
 		tb.Fatalf("%q cannot be kept", c.command)
 	}
-	e, err := f.entry([]byte(":-1\r\n"))
+	f.pttl = -1
+	e, err := f.entry()
 	if err == nil {
 		e.SetLabel(l.groundsOf(f))
 	}
