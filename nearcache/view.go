@@ -43,6 +43,17 @@ func (f *Fetch) Cover(c *Cache, s Stripe) (ok bool) {
 	return word&c.rules.bypass == 0
 }
 
+// Reveal voids what depends on a stripe of views but f itself, whose reply shows the present state
+// of what the stripe stands for and is about to be delivered.
+func (f *Fetch) Reveal(c *Cache, s Stripe) {
+	after := Word(c.word(s).Add(uint64(epochOne)))
+	for i := range f.more {
+		if d := &f.more[i]; d.stripe == s&^viewStripes && d.word == after-epochOne {
+			d.word = after
+		}
+	}
+}
+
 // Void makes sure that e is not served any more by any loop.
 func (c *Cache) Void(e *Entry) { c.abandon(e) }
 

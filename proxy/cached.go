@@ -403,13 +403,23 @@ func (f *fetch) deliver(l *loop, r *request, reply []byte) {
 		return
 	}
 	l.fetches.remove(f)
-	l.views.reveal(f.lane, f.question.Hash())
+	l.revealToViews(f)
 	if f.failed {
 		f.giveUp(l)
 	} else {
 		f.land(l)
 	}
 	f.ended()
+}
+
+// revealToViews voids the views that are behind what f has read.
+func (l *loop) revealToViews(f *fetch) {
+	hash := f.question.Hash()
+	if l.srv.tracks() {
+		l.views.reveal(f.lane, hash)
+	} else if answered(f.question.Key) {
+		l.cache.Bump(l.cache.ViewStripe(hash))
+	}
 }
 
 // land stores the reply if it is still true, and answers everybody.
@@ -707,6 +717,7 @@ func (p *pong) deliver(l *loop, r *request, reply []byte) {
 		p.ln.beatAt = 0
 	}
 	if p.done != nil {
+		l.views.settle() // what has been heard of is not what they show
 		p.done()
 	}
 }
@@ -797,7 +808,6 @@ func (l *loop) quiesce(addr string, done func()) {
 	for _, ln := range lanes {
 		ln.ping(&pong{ln: ln, done: func() {
 			if missing--; missing == 0 {
-				l.views.settle()
 				done()
 			}
 		}})

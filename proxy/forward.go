@@ -207,6 +207,10 @@ func (s *session) lane(n *node) (*lane, string) {
 
 // begin marks r's effects as under way.
 func (l *loop) begin(r *request, e *effectScratch) {
+	if e.barrier && l.cache != nil && !l.srv.tracks() { // no stream tells of all that it may show
+		e.barrier = false
+		e.add(nearcache.All, false)
+	}
 	r.barrier, r.renews = e.barrier, e.renews
 	if e.sink != nil {
 		r.sink = e.sink

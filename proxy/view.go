@@ -80,6 +80,9 @@ import (
 // viewKind is the kind of all questions about views: what differs is in the question's text.
 const viewKind = nearcache.Kind(1<<16 - 1)
 
+// fickleKind is that of the questions that fickle asks.
+const fickleKind = viewKind - 1
+
 // viewQuestion is a call of a script that only asks. The question's text is the request
 // behind its name: digest or text, namespace and arguments.
 type viewQuestion struct {
@@ -218,6 +221,7 @@ func (l *loop) view(q *viewQuestion, done func(*nearcache.Entry)) {
 	if v := vs.of(&q.Question); v != nil {
 		if l.cache.Valid(v.entry, l.now()) { // the store has not let it in yet
 			v.entry.MarkRead()
+			v.entry.Use()
 			done(v.entry)
 			return
 		}
@@ -234,7 +238,9 @@ func (l *loop) view(q *viewQuestion, done func(*nearcache.Entry)) {
 		return
 	}
 	f.waiters = append(f.waiters, done)
-	vs.fetches = append(vs.fetches, f)
+	if !f.spoiled { // else nothing more can happen to it
+		vs.fetches = append(vs.fetches, f)
+	}
 	f.proceed()
 }
 

@@ -38,6 +38,9 @@ type viewFetch struct {
 	vain     bool                // what the script reads cannot be watched: asking again soon would be no use
 }
 
+// shownGroups are the groups of keys that views may show.
+var shownGroups = [...]coskey.Class{coskey.InstanceIndex, coskey.Instance, coskey.Topology}
+
 // shownKey is a key that the script reads, with what its own read said.
 type shownKey struct {
 	key      []byte
@@ -52,7 +55,9 @@ type shownKey struct {
 	member   bool  // of the index of a service: it has the instance that was asked for
 }
 
-// newViewFetch prepares a fetch; nil if a write forbids it or nothing would announce changes.
+// newViewFetch prepares a fetch; nil if nothing would announce changes. If a write forbids that its reply is
+// kept, or it changes more often than it is read, it is delivered only: compared with a call past the cache, which may
+// show any instance of the namespace, that leaves other views alone.
 func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 	now := l.now()
 	if l.cache.Refused(&q.Question, now) {
@@ -69,7 +74,10 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 		return nil
 	}
 	f := &viewFetch{loop: l, q: q, listed: make(map[uint64]struct{})}
-	if !f.start() {
+	f.spoiled = l.cache.Refused(l.fickle(q), now)
+	f.start()
+	if f.failed {
+		f.tell(nil)
 		return nil
 	}
 	p := policy{class: f.keys[0].class}
@@ -93,16 +101,12 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 }
 
 // start remembers the words of what may be changed without being named, and lists the first keys.
-func (f *viewFetch) start() (ok bool) {
+func (f *viewFetch) start() {
 	c, q := f.loop.cache, f.q
 	ns := q.namespace()
-	if !c.StartFetch(&f.Fetch, &q.Question) {
-		return false
-	}
-	for _, class := range [...]coskey.Class{coskey.InstanceIndex, coskey.Instance, coskey.Topology} {
-		if !f.Cover(c, c.ViewStripe(c.Hash(coskey.AppendGroup(nil, class, ns, nil)))) {
-			return false
-		}
+	f.spoiled = !c.StartFetch(&f.Fetch, &q.Question) || f.spoiled
+	for _, class := range shownGroups {
+		f.cover(c.Hash(coskey.AppendGroup(nil, class, ns, nil)))
 	}
 	switch q.script.Answer {
 	case lua.Instances:
@@ -115,10 +119,19 @@ func (f *viewFetch) start() (ok bool) {
 	case lua.Topology:
 		f.add(coskey.TopologyIndex, nil, nil)
 	}
-	if f.failed {
-		f.tell(nil)
-	}
-	return !f.failed
+}
+
+// cover remembers the word of a name. While it is being written nothing can be kept.
+func (f *viewFetch) cover(hash uint64) {
+	c := f.loop.cache
+	f.spoiled = !f.Cover(c, c.ViewStripe(hash)) || f.spoiled
+}
+
+// fickle is the question by which it is remembered that the reply to q changes more often than it is
+// read. The one by which it is remembered that q cannot be kept at all is q itself.
+func (l *loop) fickle(q *viewQuestion) *nearcache.Question {
+	f := l.cache.Ask(q.DB, fickleKind, q.Key, nil)
+	return &f
 }
 
 // add lists a key, and remembers the word of its stripe.
@@ -137,10 +150,7 @@ func (f *viewFetch) add(class coskey.Class, service, instance []byte) {
 		f.failed, f.vain = true, true // what else happens to such a key is not noticed, or there are too many
 		return
 	}
-	if !f.Cover(f.loop.cache, f.loop.cache.ViewStripe(k.hash)) {
-		f.failed = true
-		return
-	}
+	f.cover(k.hash)
 	if class == coskey.Instance {
 		f.loop.srv.shown.add(k.hash, 1)
 	}
@@ -320,18 +330,17 @@ func (f *viewFetch) land(reply []byte) {
 		f.giveUp()
 		return
 	}
-	for i := range f.keys {
-		l.views.reveal(f.lane, f.keys[i].hash)
-	}
 	v := &view{q: f.q, lane: f.lane, until: f.until, usedAt: l.now()}
-	keep := v.show(f, reply) && !f.spoiled && f.Current(l.cache)
+	as := v.show(f, reply)
+	f.reveal(as)
+	keep := as && !f.spoiled && f.Current(l.cache)
 	e := v.newEntry(reply)
 	if e == nil {
 		f.giveUp()
 		return
 	}
-	if f.Volatile() {
-		l.cache.Refuse(&f.q.Question, l.now())
+	if !f.spoiled && f.Volatile() {
+		l.cache.Refuse(l.fickle(f.q), l.now())
 		l.stats.Volatile++
 	}
 	if len(f.waiters) > 1 {
@@ -344,6 +353,34 @@ func (f *viewFetch) land(reply []byte) {
 		l.views.keep(v, f)
 	}
 	f.tell(e)
+}
+
+// reveal voids what is behind the reply, before anybody gets it. If it is not what the keys'
+// own reads said, it may show others, too.
+func (f *viewFetch) reveal(asRead bool) {
+	l, c, ns := f.loop, f.loop.cache, f.q.namespace()
+	if l.srv.tracks() { // the lane has brought the invalidations of all that it shows
+		if !asRead || f.spoiled {
+			l.views.settle()
+			return
+		}
+		for i := range f.keys {
+			l.views.reveal(f.lane, f.keys[i].hash)
+		}
+		return
+	}
+	for i := range f.keys {
+		c.Bump(c.StripeOf(f.keys[i].hash))
+		f.Reveal(c, c.ViewStripe(f.keys[i].hash))
+	}
+	if asRead {
+		return
+	}
+	for _, class := range shownGroups {
+		group := c.Hash(coskey.AppendGroup(nil, class, ns, nil))
+		c.Bump(c.StripeOf(group))
+		c.Bump(c.ViewStripe(group))
+	}
 }
 
 // giveUp lets everybody call the script himself: that knows how to follow redirects and how to
@@ -365,18 +402,19 @@ func (f *viewFetch) tell(e *nearcache.Entry) {
 // removed reports whether the script has met an expired instance and removed it.
 func (f *viewFetch) removed(reply []byte) bool {
 	_, n, _ := resp.ReadHeader(reply)
-	instances, gone := int64(0), false
-	for i := range f.keys {
-		if k := &f.keys[i]; k.class == coskey.Instance {
-			instances++
-			gone = gone || k.pttl == -2
-		}
-	}
 	switch f.q.script.Answer {
 	case lua.Instances, lua.InstanceCount:
+		instances := int64(0)
+		for i := range f.keys {
+			if f.keys[i].class == coskey.Instance {
+				instances++
+			}
+		}
 		return n != instances
-	case lua.Instance, lua.InstanceExpiry:
-		return f.keys[0].member && gone
+	case lua.Instance:
+		return f.keys[0].member && n == 0
+	case lua.InstanceExpiry:
+		return f.keys[0].member && n == -2
 	}
 	return false
 }

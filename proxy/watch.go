@@ -17,6 +17,10 @@ const sweepViews = time.Second
 // rereader is the script that reads an instance anew. Its reply is what all views show of it.
 const rereader = "discovery_get_instance"
 
+// maxRounds is how often in a row an instance is read anew without getting up to date. Meanwhile
+// clients wait whose renewals have been executed, and views show none of them.
+const maxRounds = 3
+
 // watchID names a key on the connection that hears of its changes. Databases have
 // connections of their own.
 type watchID struct {
@@ -39,6 +43,7 @@ type watch struct {
 	reading bool    // it has changed and is being read anew: the views are behind
 	heard   bool    // of that reading: the lane hears of later changes
 	again   bool    // it has changed meanwhile
+	rounds  int     // readings in a row that were overtaken by a change
 	sentAt  int64
 	pttl    int64
 	lasting bool     // its fields do not expire by themselves
@@ -194,14 +199,17 @@ func (x *watchRead) deliver(l *loop, r *request, reply []byte) {
 	case failed || !w.heard:
 		delete(w.id.lane.taught, lua.ByName(rereader).SHA1) // it may have been flushed
 		w.voidAll(vs)
-	case w.again:
+	case w.again && w.rounds < maxRounds:
+		w.rounds++
 		w.reading = false
 		w.read(vs)
 		return
+	case w.again:
+		w.voidAll(vs)
 	default:
 		w.apply(vs, reply)
 	}
-	w.reading = false
+	w.reading, w.rounds = false, 0
 	w.done()
 }
 
