@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"strings"
 
 	"cosky-proxy/proxy/resp"
@@ -43,13 +44,15 @@ func (os *opinions) of(s *session, cmd *command.Command, args [][]byte) *opinion
 	return nil
 }
 
-// name makes topic what a command of s is about; false when that is too long.
+// name makes topic what a command of s is about; false when that is too long. Arguments may have any bytes in
+// them, so their lengths tell them apart: MGET of one key is not MGET of two.
 func (os *opinions) name(s *session, cmd *command.Command, args [][]byte) bool {
 	b := append(append(os.topic[:0], s.user...), 0)
 	for _, arg := range args[:relevant(cmd, len(args))] {
-		if b = append(append(b, arg...), 0); len(b) > maxTopic {
+		if len(b)+len(arg) > maxTopic {
 			return false
 		}
+		b = append(binary.AppendUvarint(b, uint64(len(arg))), arg...)
 	}
 	os.topic = b
 	return true

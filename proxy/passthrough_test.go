@@ -91,6 +91,24 @@ func TestCachedForWhoMayRead(t *testing.T) {
 	read(may, noPerm)
 }
 
+// TestWhatIsAllowedOfOneKey: to be allowed MGET of one key says nothing about two, whatever bytes are in it.
+func TestWhatIsAllowedOfOneKey(t *testing.T) {
+	g := startGuarded(t, ownUser, keepAll, func(o *proxy.Options) { o.Cache.Rules[0].Match = "*" })
+	g.admin.Do("MSET", "app:a", "v", "secret", "w")
+	may, mayNot := g.login("default", "pw"), g.login("app", "secret")
+	for range 10 {
+		eventually(t, "a hit", func() bool {
+			before := g.proxy.Stats().Hits
+			may.Do("MGET", "app:a", "secret")
+			return g.proxy.Stats().Hits > before
+		})
+		mayNot.Do("MGET", "app:a\x00secret")
+		if got := mayNot.Do("MGET", "app:a", "secret"); got != noPerm {
+			t.Fatalf("got %q", got)
+		}
+	}
+}
+
 // TestNoOpinion: where the backend does not answer ACL DRYRUN, everything still works that
 // the backend decides itself, and nothing is served from memory.
 func TestNoOpinion(t *testing.T) {

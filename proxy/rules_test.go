@@ -317,6 +317,29 @@ func TestBareTTL(t *testing.T) {
 	short.agree(false, "GET", "rs")
 }
 
+// TestBareTTLAndScripts: what a script writes without naming it is seen at once by rules without coherence, too, also when the
+// connection on which the key was read is gone.
+func TestBareTTLAndScripts(t *testing.T) {
+	r := startNear(t, func(o *proxy.Options) {
+		keepAll(o)
+		o.Cache.Rules[0].Bare = true
+	})
+	r.direct.Do("SET", "rs", "1")
+	r.warm("GET", "rs")
+	r.direct.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	clustertest.Await(t, "further fetch connections", func() error {
+		for _, c := range r.front {
+			c.Do("GET", "rother")
+		}
+		if list := r.direct.Do("CLIENT", "LIST", "TYPE", "normal"); !strings.Contains(list, "flags=t") {
+			return fmt.Errorf("none: %s", list)
+		}
+		return nil
+	})
+	r.front[0].Do("EVAL", "return redis.call('SET', ARGV[1], '2')", "0", "rs")
+	r.agree(true, "GET", "rs")
+}
+
 func TestRulesThatCannotBeKept(t *testing.T) {
 	o := proxytest.Options(t, proxytest.Single("127.0.0.1:1"))
 	o.Cache.Rules = []proxy.Rule{{Match: "item:*", Commands: []string{"get"}}}
