@@ -144,6 +144,9 @@ func (r *Reader) StandIn(q *Question, now, since int64) *Entry {
 	return e
 }
 
+// StandsIn reports whether e, which StandIn has returned, may still stand in.
+func (c *Cache) StandsIn(e *Entry, now, since int64) bool { return e.standsIn(c, now, since) }
+
 // touch shows the store a hit of the front table, and lets go of an entry it no longer holds.
 func (r *Reader) touch(s *frontSlot) {
 	if r.c.store.get(s.hash) != s.entry {
@@ -171,10 +174,15 @@ func (r *Reader) drop(s *frontSlot) {
 
 // dropAt drops what is void at now. If only its leases are the reason, it has lapsed.
 func (r *Reader) dropAt(s *frontSlot, now int64) {
-	if e := s.entry; now < e.until && !e.alive(now) && e.unchanged(r.c) {
+	if e := s.entry; r.c.Lapsed(e, now) {
 		r.Lapse(e.lapse(now))
 	}
 	r.drop(s)
+}
+
+// Lapsed reports whether nothing has made e void at now but the loss of what vouched for it.
+func (c *Cache) Lapsed(e *Entry, now int64) bool {
+	return now < e.until && !e.alive(now) && e.unchanged(c)
 }
 
 // Lapse is what was asked for an entry that was in use until its source of invalidations was lost.

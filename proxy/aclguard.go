@@ -27,6 +27,7 @@ func (g *aclGuard) leave(*session) {}
 func (g *aclGuard) tick(int64) {}
 
 func (g *aclGuard) vouches(*session, *command.Command, [][]byte) bool { return true }
+func (g *aclGuard) vouched(*session, *command.Command, [][]byte) bool { return true }
 
 func (g *aclGuard) admit(s *session, cmd *command.Command, args [][]byte) (refusal string, decided bool) {
 	queueing := s.tx != nil && s.tx.queueing

@@ -60,6 +60,9 @@ type guard interface {
 	// vouches reports whether s may have a cached answer to a read that was admitted.
 	vouches(s *session, cmd *command.Command, args [][]byte) bool
 
+	// vouched reports whether it would have, going by what it knew when the backend was last within reach.
+	vouched(s *session, cmd *command.Command, args [][]byte) bool
+
 	// greet decides whether s may speak RESP3, or RESP2, with HELLO.
 	greet(s *session, resp3 bool) (refusal string, decided bool)
 

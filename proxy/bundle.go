@@ -13,7 +13,8 @@ import (
 // bundle is an MGET that the near-cache answers: it has a part for each key, which is
 // what GET would be answered. What is not in memory is fetched, and the reply is made
 // when all parts are valid at the same time: an MSET through this proxy is seen as a whole
-// or not at all, as in Redis. If that does not come about, MGET is sent as it is.
+// or not at all, as in Redis. If that does not come about, MGET is sent as it is. Entries that
+// stand in for a lost node serve as parts, too.
 //
 // Nothing that its client sends behind it is executed meanwhile (session.exclusive).
 type bundle struct {
@@ -22,9 +23,11 @@ type bundle struct {
 	keys    [][]byte
 	raw     []byte             // the MGET, with bytes of its own
 	parts   []*nearcache.Entry // by key; nil: not known
+	next    int                // the first key that has not been looked at in this round
 	missing int                // parts that are being fetched
-	rounds  int                // fetches of invalid parts so far
-	refused bool               // a part cannot be had
+	size    int                // bytes of the parts that have been fetched
+	rounds  int                // that have not brought all parts together
+	refused bool               // a part cannot be had, or all of them are too much
 }
 
 // part is one key of a bundle, which waits for a fetch.
@@ -33,16 +36,25 @@ type part struct {
 	index int
 }
 
-// maxBundle bounds the parts that one MGET fetches at once: their replies, up to max_entry
-// each, have to be held until the last one is there.
-const maxBundle = 64
+const (
+	// maxBundle bounds the parts that one MGET fetches at once, and so many of the largest size
+	// those that it holds until the last one is there.
+	maxBundle = 64
+
+	// maxMissing bounds those that it fetches at all: one by one they cost Redis several times what the MGET does.
+	// Beyond that it is passed on, and as any uncached reply that shows keys it voids what is cached of them.
+	maxMissing = 1024
+)
 
 // mget answers from memory if every key's value is there, or can be fetched.
 func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	get := l.table.Named("get")
-	if s.tx != nil || s.home != nil || get == nil || !s.bundles(cmd, args) {
+	if s.tx != nil || s.home != nil || get == nil || !s.bundles(args) {
 		return s.forward(cmd, args, raw)
+	}
+	if l.guard != nil && !l.guard.vouches(s, cmd, args) {
+		return s.lastWord(cmd, args, raw)
 	}
 	keys := args[1:]
 	if s.viewing > 0 && s.drain() { // see cachedRead
@@ -56,27 +68,23 @@ func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
 			}
 		}
 	}
-	now := l.now()
-	l.parts = l.parts[:0]
-	missing := 0
-	for _, key := range keys {
-		q, _ := l.askPart(s.db, cmd, get, key)
-		e := l.reader.Get(&q, now)
-		if e == nil {
-			missing++
-		}
-		l.parts = append(l.parts, e)
-	}
+	missing := l.gatherParts(s.db, cmd, get, keys)
 	p := l.policyOf(mgetBit, keys[0])
-	if missing == 0 && l.together(l.parts) {
-		l.countRule(&p, 1, 0)
-		l.stats.Hits++
-		l.stats.Commands[cmd.ID].Calls++
-		l.out = appendParts(l.out[:0], l.parts, s.resp3)
-		s.reply(l.out)
-		return true
+	if missing == 0 {
+		if together, stale := l.together(l.parts, keys); together {
+			if stale {
+				l.stats.StaleHits++
+			} else {
+				l.countRule(&p, 1, 0)
+				l.stats.Hits++
+			}
+			l.stats.Commands[cmd.ID].Calls++
+			l.out = appendParts(l.out[:0], l.parts, s.resp3)
+			s.reply(l.out)
+			return true
+		}
 	}
-	if missing > maxBundle {
+	if missing > maxMissing {
 		l.stats.Bypasses++
 		return s.forward(cmd, args, raw)
 	}
@@ -89,8 +97,26 @@ func (s *session) mget(cmd *command.Command, args [][]byte, raw []byte) bool {
 	return true
 }
 
+// gatherParts puts into l.parts what there is for these keys, and returns how many have nothing.
+func (l *loop) gatherParts(db int32, mget, get *command.Command, keys [][]byte) (missing int) {
+	now := l.now()
+	l.parts = l.parts[:0]
+	for _, key := range keys {
+		q, _ := l.askPart(db, mget, get, key)
+		e := l.reader.Get(&q, now)
+		if e == nil {
+			e = l.standIn(l.target(key).slot, &q)
+		}
+		if e == nil {
+			missing++
+		}
+		l.parts = append(l.parts, e)
+	}
+	return missing
+}
+
 // bundles reports whether the keys may be answered for one by one.
-func (s *session) bundles(cmd *command.Command, args [][]byte) bool {
+func (s *session) bundles(args [][]byte) bool {
 	l := s.loop
 	for _, key := range args[1:] {
 		if p := l.policyOf(mgetBit, key); !p.keeps {
@@ -101,7 +127,7 @@ func (s *session) bundles(cmd *command.Command, args [][]byte) bool {
 			return false
 		}
 	}
-	return l.guard == nil || l.guard.vouches(s, cmd, args)
+	return true
 }
 
 // askPart makes the question of one key, which is that of GET unless another rule holds for that.
@@ -113,15 +139,21 @@ func (l *loop) askPart(db int32, mget, get *command.Command, key []byte) (nearca
 	return l.cache.Ask(db, nearcache.Kind(kind), key, nil), p
 }
 
-// together reports whether all parts are valid at the same time.
-func (l *loop) together(parts []*nearcache.Entry) bool {
+// together reports whether all parts may be served at the same time; stale: some of them because they stand in.
+func (l *loop) together(parts []*nearcache.Entry, keys [][]byte) (ok, stale bool) {
 	now := l.now()
-	for _, e := range parts {
-		if e == nil || !l.cache.Valid(e, now) {
-			return false
+	for i, e := range parts {
+		switch {
+		case e == nil:
+			return false, false
+		case l.cache.Valid(e, now):
+		case l.standsIn(l.target(keys[i]).slot, e):
+			stale = true
+		default:
+			return false, false
 		}
 	}
-	return true
+	return true, stale
 }
 
 func appendParts(b []byte, parts []*nearcache.Entry, resp3 bool) []byte {
@@ -146,16 +178,20 @@ func (s *session) bundle(cmd, get *command.Command, keys [][]byte, raw []byte) {
 	b.fetch(l)
 }
 
-// fetch starts, or joins, a fetch of every part that is missing or not valid any more.
+// fetch starts, or joins, fetches of the next parts that are missing or not valid any more.
 func (b *bundle) fetch(l *loop) {
 	now := l.now()
 	b.missing = 1 // until all are started
-	for i, key := range b.keys {
+	for ; b.next < len(b.keys) && b.missing <= maxBundle && !b.refused; b.next++ {
+		i, key := b.next, b.keys[b.next]
 		if e := b.parts[i]; e != nil && l.cache.Valid(e, now) {
 			continue
 		}
 		q, p := l.askPart(b.parent.db, b.parent.cmd, b.get, key)
-		if b.parts[i] = l.reader.Get(&q, now); b.parts[i] != nil {
+		if b.parts[i] = l.reader.Get(&q, now); b.parts[i] == nil {
+			b.parts[i] = l.standIn(l.target(key).slot, &q)
+		}
+		if b.parts[i] != nil {
 			continue
 		}
 		l.enc = resp.AppendArray(l.enc[:0], 2)
@@ -177,6 +213,9 @@ func (f *fetch) share(l *loop, e *nearcache.Entry) {
 	f.parts = nil
 	for _, p := range parts {
 		p.of.parts[p.index] = e
+		if e != nil {
+			p.of.size += e.Size()
+		}
 		p.of.arrived(l)
 	}
 }
@@ -189,22 +228,35 @@ func (f *fetch) refuse(l *loop) {
 	f.share(l, nil)
 }
 
-// arrived notes that one part more is not waited for; after the last one the MGET is
-// answered, or goes on.
+// arrived notes that one part more is not waited for. After the last one the MGET goes on with the next
+// parts, and is answered when there are none.
 func (b *bundle) arrived(l *loop) {
-	b.missing--
-	switch {
-	case b.missing > 0:
-	case b.parent.sess == nil: // nobody waits any more
-		l.release(b.parent)
-	case l.together(b.parts):
-		l.countReply(b.parent.cmd, b.parent.sentAt, false)
-		l.out = appendParts(l.out[:0], b.parts, b.parent.resp3)
-		l.finish(b.parent, l.out)
+	if b.missing--; b.missing > 0 {
+		return
+	}
+	r := b.parent
+	if r.sess == nil { // nobody waits any more
+		l.release(r)
+		return
+	}
+	b.refused = b.refused || b.size > maxBundle*l.srv.opts.Cache.MaxEntry
+	if !b.refused && b.next < len(b.keys) {
+		b.fetch(l)
+		return
+	}
+	switch together, stale := l.together(b.parts, b.keys); {
+	case together:
+		if stale {
+			l.stats.StaleHits++
+		}
+		l.countReply(r.cmd, r.sentAt, false)
+		l.out = appendParts(l.out[:0], b.parts, r.resp3)
+		l.finish(r, l.out)
 	case b.refused, b.rounds >= nearcache.Patience:
 		b.pass(l)
 	default:
 		b.rounds++
+		b.next, b.size = 0, 0
 		b.fetch(l)
 	}
 }
@@ -212,6 +264,9 @@ func (b *bundle) arrived(l *loop) {
 // pass sends the MGET to Redis.
 func (b *bundle) pass(l *loop) {
 	r := b.parent
+	if l.srv.opts.Cache.StaleFor > 0 {
+		r.raw, r.spared = append(r.raw[:0], b.raw...), true
+	}
 	e := l.effect.reset()
 	for _, key := range b.keys {
 		l.concern(e, key, false)

@@ -101,8 +101,11 @@ func (s *session) cachedRead(cmd *command.Command, args [][]byte, raw []byte) bo
 		return s.forward(cmd, args, raw)
 	}
 	p := l.policyOf(rd.bit, args[1])
-	if !p.keeps || l.guard != nil && !l.guard.vouches(s, cmd, args) {
+	if !p.keeps {
 		return s.forward(cmd, args, raw)
+	}
+	if l.guard != nil && !l.guard.vouches(s, cmd, args) {
+		return s.lastWord(cmd, args, raw)
 	}
 	q := l.cache.Ask(s.db, nearcache.Kind(cmd.ID), args[1], l.restOf(rd, args))
 	if s.tx != nil || s.home != nil || s.behind(&q) {

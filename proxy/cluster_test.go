@@ -1052,7 +1052,11 @@ func testKilledMaster(t *testing.T, c *shared, p *proxytest.Discovered) {
 	listener, tagged := clustertest.Dial(t, p.Addr), "{"+keyOf("ns", 0)+"}ch"
 	listener.Do("SUBSCRIBE", tagged)
 	old := c.OwnerOf(key)
+	stale := startStale(t, old, key, func(change func(*proxy.Options)) *proxytest.Discovered {
+		return proxytest.StartCluster(t, c.Cluster, change)
+	})
 	old.Stop() // also the seed that the proxy was started with
+	stale.standIn(t)
 	outlives(t, tagged, func(message string) { other.Do("PUBLISH", tagged, message) }, listener)
 	expectReply(t, other, "SET "+healthy+" h", "+OK\r\n")
 	clustertest.Await(t, "writes to succeed again", func() error {
@@ -1068,6 +1072,7 @@ func testKilledMaster(t *testing.T, c *shared, p *proxytest.Discovered) {
 		}
 		return errors.New(got)
 	})
+	stale.end(t, c.OwnerOf(key))
 	b.more(t, 50)
 	old.Restart()
 	c.AwaitOK()

@@ -311,7 +311,7 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("nearcache_invalidations", sum.Invalidations)
 	line("nearcache_volatile", sum.Volatile)
 	line("nearcache_stale_hits", sum.StaleHits)
-	line("nearcache_stale_nodes", s.outages.declared.Load())
+	line("nearcache_stale_nodes", sum.StaleNodes)
 	line("nearcache_view_reads", sum.ViewReads)
 	line("nearcache_entries", c.Entries)
 	line("nearcache_bytes", c.Bytes)

@@ -70,6 +70,7 @@ type loop struct {
 	reader       *nearcache.Reader
 	fetches      fetches
 	views        views
+	warmth       int                // reads that rewarm may make in this tick; negative: it has made some of the next one's
 	rest         []byte             // scratch of ask
 	parts        []*nearcache.Entry // scratch of mget
 	effect       effectScratch
@@ -351,6 +352,9 @@ func (l *loop) snapshot() stats.Snapshot {
 		if s.subscriptions() > 0 {
 			c.Subscribers++
 		}
+	}
+	if l.id == 0 { // all loops know the same of it
+		c.StaleNodes = l.srv.outages.declared.Load()
 	}
 	c.Lanes, c.Pins = 0, int64(l.pins)
 	for _, n := range l.nodes {

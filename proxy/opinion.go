@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 
@@ -23,6 +24,7 @@ type opinion struct {
 	until   int64            // believed so long (mono); 0: it has not answered yet
 	rules   uint64           // Server.rules when it was asked
 	waiting []func(*opinion) // for the answer
+	before  *opinion         // the last one that the backend did say, unless this one is; nil: none
 }
 
 // maxOpinions bounds what a loop remembers, and maxTopic the bytes of what one of them
@@ -42,6 +44,28 @@ func (os *opinions) of(s *session, cmd *command.Command, args [][]byte) *opinion
 		return o
 	}
 	return nil
+}
+
+// last returns what the backend said last about a command of s, nil when that is too long ago to stand in for
+// what it would say now.
+func (os *opinions) last(s *session, cmd *command.Command, args [][]byte) *opinion {
+	if !os.name(s, cmd, args) {
+		return nil
+	}
+	o := os.known[string(os.topic)]
+	if o != nil && o.before != nil {
+		o = o.before
+	}
+	if o == nil || o.unknown || o.until == 0 || o.rules != os.loop.srv.rules.Load() || os.loop.now() >= os.end(o) {
+		return nil
+	}
+	return o
+}
+
+// end is when an opinion cannot even stand in any more (mono).
+func (os *opinions) end(o *opinion) int64 {
+	c := &os.loop.srv.opts.Cache
+	return o.until + max(0, int64(c.StaleFor-c.MaxStaleness))
 }
 
 // name makes topic what a command of s is about; false when that is too long. Arguments may have any bytes in
@@ -79,6 +103,9 @@ func (os *opinions) ask(s *session, cmd *command.Command, args [][]byte, then fu
 	}
 	o := &opinion{rules: os.loop.srv.rules.Load(), waiting: []func(*opinion){then}}
 	if os.name(s, cmd, args) {
+		if o.before = os.known[string(os.topic)]; o.before != nil && o.before.before != nil {
+			o.before = o.before.before
+		}
 		if len(os.known) >= maxOpinions {
 			clear(os.known)
 		}
@@ -91,6 +118,9 @@ func (os *opinions) ask(s *session, cmd *command.Command, args [][]byte, then fu
 	call := append([][]byte{[]byte("ACL"), []byte("DRYRUN"), []byte(s.user)}, args...)
 	os.loop.put(laneKey{}, call, func(reply []byte) {
 		o.refusal, o.unknown = forecast(reply)
+		if !bytes.HasPrefix(reply, []byte("-ERR cosky-proxy ")) {
+			o.before = nil
+		}
 		if own {
 			o.refusal = strings.Replace(o.refusal, "'config|get'", "'"+cmd.Name+"'", 1)
 		}
@@ -114,7 +144,7 @@ func (os *opinions) settle(o *opinion) {
 // expire forgets what is not believed any more.
 func (os *opinions) expire(now int64) {
 	for topic, o := range os.known {
-		if o.until != 0 && o.until < now {
+		if o.until != 0 && os.end(o) < now {
 			delete(os.known, topic)
 		}
 	}

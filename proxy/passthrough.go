@@ -440,6 +440,12 @@ func (g *passGuard) vouches(s *session, cmd *command.Command, args [][]byte) boo
 	return o.until != 0 && !o.unknown && o.refusal == ""
 }
 
+// vouched reports whether that is what the backend said last, at most as long ago as entries stand in for it.
+func (g *passGuard) vouched(s *session, cmd *command.Command, args [][]byte) bool {
+	o := g.opinions.last(s, cmd, args)
+	return o != nil && o.refusal == ""
+}
+
 // reauthenticate tells the connections that hold state of the session who it is now.
 // One where that does not succeed is closed: it would go on as who the client was.
 func (s *session) reauthenticate(c *credential) {
@@ -468,7 +474,12 @@ func (s *session) reauthenticate(c *credential) {
 // put sends a command of the proxy's own on the shared lane of key and hands on the reply,
 // which may be an error of the proxy's own, too.
 func (l *loop) put(key laneKey, args [][]byte, then func(reply []byte)) {
-	n, cause := l.owner(l.anyShard().slot)
+	l.putTo(l.anyShard(), key, args, then)
+}
+
+// putTo does the same at the owner of t.
+func (l *loop) putTo(t target, key laneKey, args [][]byte, then func(reply []byte)) {
+	n, cause := l.owner(t.slot)
 	var ln *lane
 	if cause == "" {
 		ln, cause = n.lane(key)

@@ -264,6 +264,43 @@ func bareRules(ttl time.Duration) func(*proxy.Options) {
 	}
 }
 
+// MGET of more keys than are fetched at once is cached as well, up to as many as are worth it.
+func TestMGETOfManyKeys(t *testing.T) {
+	r := startNear(t, func(o *proxy.Options) {
+		o.Cache.Rules = []proxy.Rule{{Match: "m*", Commands: []string{"get", "mget"}, TTL: time.Minute, MaxValue: 1 << 10}}
+	})
+	mget := []string{"MGET"}
+	for i := range 1024 {
+		key := fmt.Sprint("m", i)
+		mget = append(mget, key)
+		if i%3 > 0 {
+			r.redis.Do("SET", key, i)
+		}
+	}
+	for _, n := range []int{65, 300, 1024} {
+		read := mget[:1+n]
+		if got, want := r.warm(read...), r.direct.Do(read...); got != want {
+			t.Errorf("%d keys: got %.200q, want %.200q", n, got, want)
+		}
+		before := r.server.Stats()
+		r.front[0].Do("SET", "m64", fmt.Sprint("new", n)) // the others stay
+		r.agree(true, read...)
+		after := r.server.Stats()
+		if fetches := after.Bypasses - before.Bypasses; fetches > 0 {
+			t.Errorf("%d keys, of which one has changed: %d bypasses", n, fetches)
+		}
+	}
+	many := []string{"MGET"}
+	for i := range 1025 {
+		many = append(many, fmt.Sprint("mx", i))
+	}
+	before := r.server.Stats()
+	r.agree(true, many...)
+	if after := r.server.Stats(); after.Bypasses == before.Bypasses || after.Misses > before.Misses {
+		t.Errorf("%d keys that are not in memory: %d bypasses, %d misses", len(many)-1, after.Bypasses-before.Bypasses, after.Misses-before.Misses)
+	}
+}
+
 // What a weaker rule keeps for MGET is not what GET is answered.
 func TestGETDoesNotGetWhatIsKeptForMGET(t *testing.T) {
 	r := startNear(t, func(o *proxy.Options) {

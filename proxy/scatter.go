@@ -288,6 +288,9 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 	p := sc.parent
 	merged := sc.merge(&sc.answers)
 	failed := merged[0] == '-'
+	if failed && l.standInFor(p) {
+		return
+	}
 	if sc.after != nil {
 		merged = sc.after(l, !failed, merged)
 	}

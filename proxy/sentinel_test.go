@@ -79,7 +79,9 @@ func TestSentinel(t *testing.T) {
 	})
 	t.Run("killed master", func(t *testing.T) {
 		old := master.Load()
+		stale := startStale(t, old, key, func(change func(*proxy.Options)) *proxytest.Discovered { return proxytest.StartSentinel(t, s, change) })
 		old.Stop()
+		stale.standIn(t)
 		next := s.AwaitFailover(old)
 		clustertest.Await(t, "the promotion", func() error {
 			if next.InfoField("replication", "role") != "master" {
@@ -87,6 +89,7 @@ func TestSentinel(t *testing.T) {
 			}
 			return nil
 		})
+		stale.end(t, next)
 		replicas.Store(1)
 		master.Store(next)
 		awaitWrites(t, next)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -186,17 +187,31 @@ func (n *node) nurse(now int64) {
 
 // standIn is an entry that may be served for a key whose owner is out of reach, nil if there is none.
 func (l *loop) standIn(slot uint16, q *nearcache.Question) *nearcache.Entry {
-	if l.srv.outages.suspects.Load() == 0 {
+	if !l.outOfReach(slot) {
 		return nil
+	}
+	return l.reader.StandIn(q, l.now(), l.standsSince())
+}
+
+// standsIn reports whether an entry that was found so may still be served.
+func (l *loop) standsIn(slot uint16, e *nearcache.Entry) bool {
+	return l.outOfReach(slot) && l.cache.StandsIn(e, l.now(), l.standsSince())
+}
+
+// outOfReach reports whether entries may stand in for the owner of slot.
+func (l *loop) outOfReach(slot uint16) bool {
+	if l.srv.outages.suspects.Load() == 0 {
+		return false
 	}
 	n, cause := l.owner(slot)
-	now := l.now()
-	if cause != "" || !n.lost(now) {
-		return nil
-	}
-	// A proof is good for max_staleness, so the source worked that much before the end of the last one.
+	return cause == "" && n.lost(l.now())
+}
+
+// standsSince is when whatever vouched for an entry that stands in must have done so, or later. A proof is good for
+// max_staleness, so the source worked that much before the end of the last one.
+func (l *loop) standsSince() int64 {
 	o := &l.srv.opts.Cache
-	return l.reader.StandIn(q, now, now-int64(o.StaleFor-o.MaxStaleness))
+	return l.now() - int64(o.StaleFor-o.MaxStaleness)
 }
 
 // passOn forwards a read that the near-cache cannot answer now. If the way turns out to lead to
@@ -213,27 +228,78 @@ func (s *session) passOn(cmd *command.Command, args [][]byte, raw []byte) bool {
 	return true
 }
 
-// standInFor answers a read that has failed with an entry, if there is one.
+// standInFor answers a read that has failed from memory, if it can.
 func (l *loop) standInFor(r *request) bool {
 	if !r.spared || r.sess == nil {
 		return false
 	}
-	args := l.parse(r.raw)
-	var q nearcache.Question
-	if script(r) {
-		q = l.cache.Ask(r.db, viewKind, behindName(r.raw, args[0]), nil)
-	} else {
-		q = l.ask(r.db, r.cmd, l.reads[r.cmd.ID], args)
-	}
-	e := l.standIn(r.slot, &q)
-	if e == nil {
+	since, resp3 := r.sentAt, r.resp3
+	if !l.appendStandIn(r.cmd, l.parse(r.raw), r.raw, r.db, resp3) {
 		return false
 	}
 	l.stats.StaleHits++
 	l.disclaim(r)
 	r.barrier = false
-	l.deliverEntry(r, e)
+	l.countReply(r.cmd, since, false)
+	l.finish(r, l.out)
 	return true
+}
+
+// appendStandIn makes l.out what may stand in for the answer to a read, and reports whether there is anything.
+func (l *loop) appendStandIn(cmd *command.Command, args [][]byte, raw []byte, db int32, resp3 bool) bool {
+	var q nearcache.Question
+	key := args[1]
+	switch {
+	case cmd.Name == "mget":
+		keys := args[1:]
+		if l.gatherParts(db, cmd, l.table.Named("get"), keys) > 0 {
+			return false
+		}
+		together, _ := l.together(l.parts, keys)
+		l.out = appendParts(l.out[:0], l.parts, resp3)
+		return together
+	case cmd.Script:
+		q, key = l.cache.Ask(db, viewKind, behindName(raw, args[0]), nil), args[3]
+	default:
+		q = l.ask(db, cmd, l.reads[cmd.ID], args)
+	}
+	e := l.standIn(l.target(key).slot, &q)
+	if e == nil {
+		return false
+	}
+	l.out = e.AppendReply(l.out[:0], resp3)
+	return true
+}
+
+// lastWord is for a read that nobody vouches for (auth.mode passthrough). While the backend cannot be asked because
+// it is out of reach, what it said last about such a read stands in as entries do, and not for longer; else the
+// read is passed on.
+func (s *session) lastWord(cmd *command.Command, args [][]byte, raw []byte) bool {
+	l := s.loop
+	if l.srv.outages.suspects.Load() == 0 || s.tx != nil || s.home != nil || !l.guard.vouched(s, cmd, args) {
+		return s.unspared(cmd, args, raw)
+	}
+	if s.drain() {
+		return false
+	}
+	if cmd.Name == "mget" && slices.ContainsFunc(args[1:], func(key []byte) bool { return !l.outOfReach(l.target(key).slot) }) {
+		return s.forward(cmd, args, raw) // of those within reach more than the last word is asked for
+	}
+	if !l.appendStandIn(cmd, args, raw, s.db, s.resp3) {
+		return s.unspared(cmd, args, raw)
+	}
+	l.stats.StaleHits++
+	l.stats.Commands[cmd.ID].Calls++
+	s.reply(l.out)
+	return true
+}
+
+// unspared forwards a read for which nothing stands in.
+func (s *session) unspared(cmd *command.Command, args [][]byte, raw []byte) bool {
+	if cmd.Script {
+		return s.call(cmd, args, raw)
+	}
+	return s.forward(cmd, args, raw)
 }
 
 // disclaim drops what r's reply would have revealed: it has failed. Writes stay, they may have been executed.

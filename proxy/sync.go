@@ -181,6 +181,7 @@ func (l *loop) prove(since int64, reach bool, done func(problem string)) {
 func (ln *lane) prove(done func(problem string)) {
 	p := &pong{ln: ln}
 	p.done = func() {
+		ln.loop.views.settle() // they have heard of every change, but not all show it yet
 		if p.refusal == "" {
 			done("")
 		} else {

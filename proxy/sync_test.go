@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -69,6 +70,37 @@ func TestPromisesBetweenProxies(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSyncBringsViewsUpToDate: an instance that has changed is read anew for the replies that show it, which takes
+// longer than hearing of the change. Behind the barrier they are not served meanwhile.
+func TestSyncBringsViewsUpToDate(t *testing.T) {
+	a, wire := startRelayed(t, patientLeases)
+	a.load()
+	a.must(a.direct, ":1\r\n", registration("s@1", 600, "s")...)
+	for i := range 10 {
+		for _, read := range viewReads[:3] {
+			a.warm(read...)
+		}
+		wire.Mute(proxytest.Fetch)
+		a.must(a.direct, ":1\r\n", scriptCall("registry_set_metadata", "s@1", "_v", fmt.Sprint(i))...) // as another proxy does
+		calls := a.redis.InfoField("commandstats", "cmdstat_ping")
+		reader := a.front[i%2]
+		reader.Send(oneWrite([]string{"COSKY.SYNC"}, viewReads[0], viewReads[1]))
+		clustertest.Await(t, "the question to reach Redis", func() error {
+			if a.redis.InfoField("commandstats", "cmdstat_ping") == calls {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		wire.Unmute(proxytest.Fetch)
+		reader.Expect("+OK\r\n")
+		for range 2 {
+			if got, want := reader.ReadReply(), fmt.Sprintf("_v\r\n$1\r\n%d\r\n", i); !strings.Contains(got, want) {
+				t.Errorf("behind the barrier: %.300q, want %q in it", got, want)
+			}
+		}
 	}
 }
 

@@ -127,9 +127,12 @@ func behindName(raw []byte, name []byte) []byte {
 // the script reads is not known here.
 func (s *session) readView(sc *lua.Script, cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
-	if s.tx != nil || s.home != nil || l.guard != nil && !l.guard.vouches(s, cmd, args) {
+	if s.tx != nil || s.home != nil {
 		l.stats.Bypasses++
 		return s.call(cmd, args, raw)
+	}
+	if l.guard != nil && !l.guard.vouches(s, cmd, args) {
+		return s.lastWord(cmd, args, raw)
 	}
 	if (s.touches > 0 || s.everyKey > 0 || s.fetching > 0) && s.drain() {
 		return false
@@ -250,6 +253,7 @@ type views struct {
 	byID    map[fetchKey]*view
 	watched map[watchID]*watch
 	fetches []*viewFetch // in flight
+	lapsed  []lapsedView // to be fetched again, see rewarm
 	sweepAt int64        // when views that are void are next looked for (mono)
 }
 
@@ -351,6 +355,7 @@ func (vs *views) tick(now int64) {
 	vs.sweepAt = now + int64(sweepViews)
 	for _, v := range vs.byID {
 		if !vs.loop.cache.Valid(v.entry, now) {
+			vs.lapse(v, now)
 			vs.drop(v)
 		}
 	}

@@ -1,19 +1,24 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"cosky-proxy/lua"
+	"cosky-proxy/nearcache"
 	"cosky-proxy/nearcache/coskey"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
 
 // Warming up (nearcache.warmup). Before the proxy says that it is ready, the named namespaces of CoSky are read
-// into the near-cache: the indexes first, then what they name. And what was hot when its
-// invalidation stream was lost is read again, slowly, when another one is there.
+// into the near-cache: the indexes first, then what they name, then what scripts answer about each
+// service. Clients call these in several wordings, each of which has replies of its own; those that
+// the backend knows are in use. And what was hot when its invalidation stream was lost is read again,
+// slowly, when another one is there.
 
 // WarmupOptions say what is read before anybody asks.
 type WarmupOptions struct {
@@ -70,32 +75,47 @@ func (w *warmer) namespace(ns []byte) {
 	services := w.read("SMEMBERS", coskey.AppendKey(nil, coskey.ServiceIndex, ns, nil))
 	w.read("HGETALL", coskey.AppendKey(nil, coskey.ServiceStat, ns, nil))
 	for _, key := range configs {
-		w.spawn(&all, "HGETALL", key, nil)
+		w.spawn(&all, func() { w.read("HGETALL", key) }, nil)
 	}
 	for _, service := range services {
-		w.spawn(&all, "SMEMBERS", coskey.AppendKey(nil, coskey.InstanceIndex, ns, service), func(instances [][]byte) {
+		var instances [][]byte
+		w.spawn(&all, func() {
+			instances = w.read("SMEMBERS", coskey.AppendKey(nil, coskey.InstanceIndex, ns, service))
+		}, func() {
 			for _, id := range instances {
-				w.spawn(&all, "HGETALL", coskey.AppendKey(nil, coskey.Instance, ns, id), nil)
+				w.spawn(&all, func() { w.read("HGETALL", coskey.AppendKey(nil, coskey.Instance, ns, id)) }, nil)
 			}
 		})
 	}
 	all.Wait()
+	scripts := w.scriptsInUse(ns)
+	for _, sc := range scripts {
+		if sc.Answer == lua.Topology {
+			w.spawn(&all, func() { w.view(sc, ns) }, nil)
+			continue
+		}
+		for _, service := range services {
+			w.spawn(&all, func() { w.view(sc, ns, service) }, nil)
+		}
+	}
+	all.Wait()
 	w.srv.log.Info("namespace loaded", "namespace", string(ns), "configs", len(configs), "services", len(services),
-		"replies", w.loaded.Load()-before, "took", time.Since(begun).Round(time.Millisecond))
+		"scripts", len(scripts), "replies", w.loaded.Load()-before, "took", time.Since(begun).Round(time.Millisecond))
 }
 
-// spawn reads in the background, when there is room for one more. then gets the members.
-func (w *warmer) spawn(all *sync.WaitGroup, command string, key []byte, then func(members [][]byte)) {
+// spawn runs read in the background, when there is room for one more, and then next, which may
+// spawn others.
+func (w *warmer) spawn(all *sync.WaitGroup, read, next func()) {
 	select {
 	case w.slots <- struct{}{}:
 	case <-w.ctx.Done():
 		return
 	}
 	all.Go(func() {
-		members := w.read(command, key)
+		read()
 		<-w.slots // before others are spawned: they need it
-		if then != nil {
-			then(members)
+		if next != nil {
+			next()
 		}
 	})
 }
@@ -103,15 +123,34 @@ func (w *warmer) spawn(all *sync.WaitGroup, command string, key []byte, then fun
 const (
 	warmupPause = 20 * time.Millisecond // between two attempts
 	warmupTries = 50                    // of one read, once others have succeeded
+	viewTries   = 5                     // of a script: some replies cannot be kept
 )
 
 // read has a reply cached and returns its elements. Streams that are not in place yet, or a write in flight,
 // are waited for.
 func (w *warmer) read(command string, key []byte) [][]byte {
-	for try := 0; try < warmupTries || w.loaded.Load() == 0; try++ {
-		if reply, ok := w.once(command, key); ok {
+	class, _ := coskey.Classify(key)
+	l := w.srv.loops[0].curator(&policy{class: class}, key)
+	reply := w.insist(l, warmupTries, func(done func([]byte)) { l.preload(command, key, done) })
+	if reply == nil {
+		return nil
+	}
+	return elements(reply)
+}
+
+// view has cached what a script answers.
+func (w *warmer) view(sc *lua.Script, ns []byte, args ...[]byte) {
+	l := w.srv.loops[0].curatorOf(ns)
+	call := append([][]byte{[]byte("EVALSHA"), []byte(sc.SHA1), []byte("1"), ns}, args...)
+	w.insist(l, viewTries, func(done func([]byte)) { l.preview(sc, call, done) })
+}
+
+// insist has get called on l until it brings something. It returns nil when there is no hope.
+func (w *warmer) insist(l *loop, tries int, get func(done func(reply []byte))) []byte {
+	for try := 0; try < tries || w.loaded.Load() == 0; try++ {
+		if reply := w.await(l, get); reply != nil {
 			w.loaded.Add(1)
-			return elements(reply)
+			return reply
 		}
 		if !sleep(w.ctx, warmupPause) {
 			break
@@ -121,18 +160,59 @@ func (w *warmer) read(command string, key []byte) [][]byte {
 	return nil
 }
 
-func (w *warmer) once(command string, key []byte) (reply []byte, ok bool) {
-	class, _ := coskey.Classify(key)
-	l := w.srv.loops[0].curator(&policy{class: class}, key)
-	done := make(chan []byte, 1)
-	if !l.nl.Post(func() { l.preload(command, key, func(reply []byte) { done <- reply }) }) {
-		return nil, false
+// await has get called on l, and returns what it brings.
+func (w *warmer) await(l *loop, get func(done func(reply []byte))) (reply []byte) {
+	answer := make(chan []byte, 1)
+	if !l.nl.Post(func() { get(func(reply []byte) { answer <- reply }) }) {
+		return nil
 	}
 	select {
-	case reply = <-done:
+	case reply = <-answer:
 	case <-w.ctx.Done():
 	}
-	return reply, reply != nil
+	return reply
+}
+
+// scriptsInUse are those whose replies are worth having for a whole namespace, in the wordings that its node knows.
+func (w *warmer) scriptsInUse(ns []byte) (used []*lua.Script) {
+	var all []*lua.Script
+	ask := [][]byte{[]byte("SCRIPT"), []byte("EXISTS")}
+	for _, sc := range w.srv.known {
+		if sc.Answer == lua.Instances || sc.Answer == lua.Topology {
+			all = append(all, sc)
+			ask = append(ask, []byte(sc.SHA1))
+		}
+	}
+	l := w.srv.loops[0]
+	reply := w.await(l, func(done func([]byte)) {
+		l.putTo(l.target(ns), laneKey{}, ask, func(reply []byte) { done(bytes.Clone(reply)) })
+	})
+	if len(reply) == 0 || reply[0] != '*' {
+		return nil
+	}
+	for i, known := range bytes.Split(bytes.TrimSuffix(reply, []byte("\r\n")), []byte("\r\n"))[1:] {
+		if string(known) == ":1" {
+			used = append(used, all[i])
+		}
+	}
+	return used
+}
+
+// preview has the reply to a call of a script cached and passes it to done; nil if that is impossible now.
+func (l *loop) preview(sc *lua.Script, call [][]byte, done func(reply []byte)) {
+	if l.cache == nil || len(l.shards) == 0 {
+		done(nil)
+		return
+	}
+	raw := resp.AppendCommandBytes(nil, call)
+	q := l.cache.Ask(int32(l.srv.opts.Backend.DB), viewKind, behindName(raw, call[0]), nil)
+	l.view(newViewQuestion(q, sc, raw), func(e *nearcache.Entry) {
+		if e == nil {
+			done(nil)
+			return
+		}
+		done(e.AppendReply(nil, false))
+	})
 }
 
 // preload has the reply to a read of key cached and passes it to done; nil if that is impossible now.
@@ -184,26 +264,78 @@ func (f *fetch) ended() {
 
 // rewarm reads again what was hot when its stream was lost, within the rate. The loop's tick calls it.
 func (l *loop) rewarm(now int64) {
-	if l.srv.opts.Cache.Warmup.Rate == 0 {
+	rate := l.srv.opts.Cache.Warmup.Rate
+	if rate == 0 {
 		return
 	}
-	share := l.srv.opts.Cache.Warmup.Rate * int(tickInterval/time.Millisecond) / 1000 / len(l.srv.loops)
-	for range max(share, 1) {
-		lapse, ok := l.reader.Lapsed()
-		if !ok {
+	share := max(rate*int(tickInterval/time.Millisecond)/1000/len(l.srv.loops), 1)
+	for l.warmth = min(l.warmth+share, share); l.warmth > 0; {
+		reads := l.views.rewarm(now)
+		if reads == 0 {
+			reads = l.rewarmNext(now)
+		}
+		if reads == 0 {
 			return
 		}
-		if int(lapse.Kind) >= len(l.reads) || l.reads[lapse.Kind] == nil { // a script's reply: its readers have it executed
-			continue
-		}
-		cmd := l.table.All()[lapse.Kind]
-		args := append([][]byte{[]byte(cmd.Name)}, lapse.Args...)
-		f, reply := l.refetch(lapse.DB, cmd, args)
-		if f == nil && reply == nil && now-lapse.At < int64(lapsedFor) { // not yet
-			l.reader.Lapse(lapse)
-			return
-		}
+		l.warmth -= reads
 	}
+}
+
+// rewarmNext reads the next of what clients were served from this loop's front table. It returns the number of
+// reads, 0 if there is nothing to do, or not yet.
+func (l *loop) rewarmNext(now int64) (reads int) {
+	lapse, ok := l.reader.Lapsed()
+	switch {
+	case !ok:
+		return 0
+	case int(lapse.Kind) >= len(l.reads) || l.reads[lapse.Kind] == nil: // a view: its owner knows
+		return 1
+	}
+	cmd := l.table.All()[lapse.Kind]
+	args := append([][]byte{[]byte(cmd.Name)}, lapse.Args...)
+	f, reply := l.refetch(lapse.DB, cmd, args)
+	if f == nil && reply == nil && now-lapse.At < int64(lapsedFor) {
+		l.reader.Lapse(lapse)
+		return 0
+	}
+	return 1
+}
+
+// lapsedView is a view that was in use until its stream was lost.
+type lapsedView struct {
+	q     *viewQuestion
+	reads int   // that fetching it takes
+	at    int64 // when it was noticed (mono)
+}
+
+// maxLapsedViews bounds what is remembered to be fetched again.
+const maxLapsedViews = 4096
+
+// lapse remembers v, which is void, if it was in use and its stream is the only reason.
+func (vs *views) lapse(v *view, now int64) {
+	idle := int64(vs.loop.srv.opts.Cache.RefreshIdle)
+	inUse := v.entry.TakeRead() || idle == 0 || now-v.usedAt <= idle
+	if inUse && vs.loop.cache.Lapsed(v.entry, now) && len(vs.lapsed) < maxLapsedViews {
+		vs.lapsed = append(vs.lapsed, lapsedView{v.q, 1 + len(v.parts), now})
+	}
+}
+
+// rewarm fetches the next of the views that have lapsed. It returns the number of reads that takes, 0 if there is
+// nothing to do, or not yet.
+func (vs *views) rewarm(now int64) (reads int) {
+	if len(vs.lapsed) == 0 {
+		vs.lapsed = nil
+		return 0
+	}
+	next := vs.lapsed[0]
+	done := false
+	vs.loop.view(next.q, func(*nearcache.Entry) { done = true })
+	vs.lapsed = vs.lapsed[1:]
+	if done && vs.of(&next.q.Question) == nil && now-next.at < int64(lapsedFor) {
+		vs.lapsed = append(vs.lapsed, next)
+		return 0
+	}
+	return next.reads
 }
 
 // lapsedFor is how long it matters what was hot once.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/lua"
 	"cosky-proxy/proxy/proxytest"
 )
 
@@ -32,6 +33,8 @@ func TestWarmup(t *testing.T) {
 	const n = 4
 	seedNamespace(backend, "{a}", n)
 	seedNamespace(backend, "{b}", n)
+	script := lua.ByName("discovery_get_instances") // of its wordings the one that is in use
+	backend.Do("SCRIPT", "LOAD", script.Text)
 	o := proxytest.Options(t, proxytest.Single(backend.Addr))
 	o.Cache.Warmup.Namespaces = []string{"{a}", "{b}", "{none}"}
 	s, addr := proxytest.Start(t, o)
@@ -49,6 +52,7 @@ func TestWarmup(t *testing.T) {
 				read("HGETALL", ns+":cfg:"+strconv.Itoa(i))
 				read("SMEMBERS", ns+":svc_itc_idx:s"+strconv.Itoa(i))
 				read("HGETALL", fmt.Sprintf("%s:svc_itc:s%d@http#h#%d", ns, i, i))
+				read("EVALSHA", script.SHA1, "1", ns, "s"+strconv.Itoa(i))
 			}
 		}
 		after := s.Stats()
@@ -114,6 +118,32 @@ func TestWhatWasHotIsReadAgain(t *testing.T) {
 		}
 		if after := s.Stats(); after.Hits-before.Hits != keys {
 			return errors.New("not all from memory")
+		}
+		return nil
+	})
+}
+
+// TestViewsInUseAreReadAgain is the same for what scripts answer.
+func TestViewsInUseAreReadAgain(t *testing.T) {
+	r := startViews(t)
+	r.warm(viewReads[0]...)
+	calls := func() string { return r.redis.InfoField("commandstats", "cmdstat_evalsha") }
+	before := calls()
+	r.redis.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	clustertest.Await(t, "a call that nobody has asked for", func() error {
+		if calls() == before {
+			return errors.New("none")
+		}
+		return nil
+	})
+	clustertest.Await(t, "hits on a new connection", func() error {
+		hits := r.hits(func() {
+			for _, c := range r.front {
+				c.Do(viewReads[0]...)
+			}
+		})
+		if hits != uint64(len(r.front)) {
+			return fmt.Errorf("%d", hits)
 		}
 		return nil
 	})

@@ -79,6 +79,7 @@ func newCollector(opts Options) *collector {
 			counter("nearcache_invalidations_total", "Invalidations received from the backend or caused by writes.", func(s *S) uint64 { return s.Invalidations }),
 			counter("nearcache_volatile_total", "Replies that stopped being cached for a while because they changed more often than they were read.", func(s *S) uint64 { return s.Volatile }),
 			counter("nearcache_stale_hits_total", "Reads answered from the near-cache without proof of freshness while the backend was out of reach (nearcache.on_backend_loss).", func(s *S) uint64 { return s.StaleHits }),
+			gauge("nearcache_stale_nodes", "Masters that are out of reach and for which the near-cache stands in now.", func(s *S) int64 { return s.StaleNodes }),
 
 			counter("pubsub_feeds_lost_total", "Connections for subscriptions that broke while in use.", func(s *S) uint64 { return s.FeedsLost }),
 			counter("pubsub_resubscriptions_total", "Channels and patterns that were put in force again after a loss.", func(s *S) uint64 { return s.Resubscriptions }),

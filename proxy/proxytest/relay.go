@@ -44,6 +44,8 @@ type Relay struct {
 	refused map[Use]bool
 	lagging map[Use]time.Duration
 	lost    int
+	held    int
+	turned  int
 }
 
 // pipe is one connection through a relay.
@@ -161,7 +163,11 @@ func (r *Relay) admit(p *pipe, said string) bool {
 	case strings.Contains(said, "REPLCONF"):
 		p.use = replication
 	}
-	return !r.refused[p.use]
+	if r.refused[p.use] {
+		r.turned++
+		return false
+	}
+	return true
 }
 
 // downstream passes on what Redis says, whole replies only, unless connections like p
@@ -239,6 +245,9 @@ func (r *Relay) pass(p *pipe) bool {
 		time.Sleep(rand.N(d))
 		r.mu.Lock()
 	}
+	if r.muted[p.use] {
+		r.held++
+	}
 	for r.muted[p.use] && !p.closed {
 		r.changed.Wait()
 	}
@@ -289,6 +298,20 @@ func (r *Relay) Lost() int {
 	return r.lost
 }
 
+// Held is how often Mute has kept a connection from speaking that had something to say.
+func (r *Relay) Held() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held
+}
+
+// Turned is how many connections Refuse has ended.
+func (r *Relay) Turned() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.turned
+}
+
 func (r *Relay) of(uses ...Use) (ps []*pipe) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,11 +323,13 @@ func (r *Relay) of(uses ...Use) (ps []*pipe) {
 	return ps
 }
 
-// Cut closes connections of these uses on both sides.
-func (r *Relay) Cut(uses ...Use) {
+// Cut closes connections of these uses on both sides, and returns how many there were.
+func (r *Relay) Cut(uses ...Use) (cut int) {
 	for _, p := range r.of(uses...) {
 		r.end(p)
+		cut++
 	}
+	return cut
 }
 
 // Kill makes Redis close them, with CLIENT KILL, and returns how many there were. A server that does

@@ -25,6 +25,7 @@ type Counters struct {
 	Invalidations uint64 // invalidations received or caused by writes
 	Volatile      uint64 // replies that stopped being cached for a while: changed more often than read
 	StaleHits     uint64 // reads answered from memory without proof of freshness, the backend being out of reach
+	StaleNodes    int64  // masters for which entries stand in now
 	ViewReads     uint64 // instances read anew for the script replies that show them
 
 	// Pub/Sub.
@@ -187,6 +188,7 @@ func (c *Counters) add(o *Counters) {
 	c.Invalidations += o.Invalidations
 	c.Volatile += o.Volatile
 	c.StaleHits += o.StaleHits
+	c.StaleNodes += o.StaleNodes
 	c.ViewReads += o.ViewReads
 
 	c.FeedsLost += o.FeedsLost

@@ -17,10 +17,16 @@ func TestCheckerIsNotBlind(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		defect nearcachetest.Defect
+		mode   proxy.Invalidation
 		fault  func(r *rig, h *hunt)
 	}{
-		{nearcachetest.Epochs, func(*rig, *hunt) {}},
-		{nearcachetest.Leases, func(r *rig, h *hunt) { // scripts rely on a stream that is not there
+		{nearcachetest.Epochs, proxy.InvalidationTracking, func(*rig, *hunt) {}},
+		{nearcachetest.Pending, proxy.InvalidationPubSub, func(r *rig, h *hunt) {
+			// Writes are executed long before they are answered. Meanwhile one command on the key is
+			// fetched, and another one is answered with what was there before.
+			r.wire().Lag(proxytest.Plain, 20*time.Millisecond)
+		}},
+		{nearcachetest.Leases, proxy.InvalidationTracking, func(r *rig, h *hunt) { // scripts rely on a stream that is not there
 			wire := r.wire()
 			release := h.holdWrites()
 			time.Sleep(pause / 2) // everything is cached now
@@ -41,8 +47,11 @@ func TestCheckerIsNotBlind(t *testing.T) {
 	} {
 		t.Run(tc.defect.String(), func(t *testing.T) {
 			t.Parallel()
-			r := startStandalone(t, proxy.InvalidationTracking, nil, func(o *proxy.Options) {
+			r := startStandalone(t, tc.mode, nil, func(o *proxy.Options) {
 				nearcachetest.Weaken(t, o.Cache.Cache, tc.defect)
+				if tc.mode == proxy.InvalidationPubSub {
+					o.Cache.Rules = severalQuestions
+				}
 			})
 			h := newHunt(t, r.addr)
 			h.start(workers)
@@ -76,4 +85,11 @@ func (h *hunt) writeHidden() {
 		}
 		h.release(r)
 	}
+}
+
+// severalQuestions lets all reads of a key be kept, with nobody to announce its changes: what comes through the proxy
+// is all that happens to it.
+var severalQuestions = []proxy.Rule{
+	{Match: namespace + ":str:*", Commands: []string{"get", "getrange", "exists", "strlen"}, TTL: time.Minute, MaxValue: 1 << 20, Bare: true},
+	{Match: namespace + ":zset:*", Commands: []string{"zrange", "zscore", "zcard", "exists"}, TTL: time.Minute, MaxValue: 1 << 20, Bare: true},
 }

@@ -81,8 +81,11 @@ type hunt struct {
 	spans    map[*span]bool
 	keys     int // registers so far
 	writes   int
+	answered map[string]int // by operation
 	failed   map[string]int
 	marks    []mark
+
+	faults map[string]int // victims; of the goroutine that makes them
 
 	workers sync.WaitGroup
 }
@@ -107,7 +110,8 @@ const (
 )
 
 func newHunt(t *testing.T, front string) *hunt {
-	h := &hunt{t: t, front: front, slots: len(kinds), spans: map[*span]bool{}, failed: map[string]int{}}
+	h := &hunt{t: t, front: front, slots: len(kinds), spans: map[*span]bool{},
+		answered: map[string]int{}, failed: map[string]int{}, faults: map[string]int{}}
 	h.slot = make([]*register, h.slots)
 	return h
 }
@@ -179,6 +183,7 @@ func (h *hunt) end(r *register, i int, o output, err error) {
 	switch {
 	case err == nil || errors.Is(err, redis.Nil):
 		x.out, x.ended = o, h.clock.Add(1)
+		h.answered[x.in.op.of(r.kind)]++
 		if write {
 			h.writes++
 		}
@@ -211,6 +216,9 @@ func (h *hunt) every(op *operation) (done func(err error)) {
 		defer h.mu.Unlock()
 		delete(h.spans, s)
 		now := h.clock.Add(1)
+		if err == nil {
+			h.answered[s.op.name]++
+		}
 		for r, i := range s.in {
 			if err != nil {
 				r.doubts++

@@ -1,7 +1,9 @@
 package coherence
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,7 +20,27 @@ const pause = 60 * time.Millisecond
 
 func rest() { time.Sleep(pause) }
 
-var uses = []proxytest.Use{proxytest.Plain, proxytest.Fetch, proxytest.PubSub}
+// fault makes something happen, and requires that it has: do returns how many victims it had.
+func (h *hunt) fault(what string, do func() (victims int)) {
+	h.t.Helper()
+	h.mark(what)
+	n := do()
+	if n == 0 {
+		h.t.Errorf("%s: nobody was hit", what)
+	}
+	h.faults[what] += n
+}
+
+// some waits until do has had a victim: a connection that is gone comes back when somebody needs it.
+func (h *hunt) some(do func() (victims int)) (n int) {
+	clustertest.Await(h.t, "a victim", func() error {
+		if n = do(); n == 0 {
+			return errors.New("none yet")
+		}
+		return nil
+	})
+	return n
+}
 
 // faults of connections: they are the same for one Redis and for a cluster.
 func (r *rig) wireFaults(h *hunt) {
@@ -26,55 +48,78 @@ func (r *rig) wireFaults(h *hunt) {
 	wire.Lag(proxytest.Fetch, 2*time.Millisecond)
 	wire.Lag(proxytest.PubSub, 2*time.Millisecond)
 	rest()
-	for _, u := range uses {
-		h.mark(fmt.Sprintf("CLIENT KILL of %v connections", u))
-		wire.Kill(owner, u)
+	for _, u := range r.uses {
+		h.fault(fmt.Sprintf("CLIENT KILL of %v connections", u), func() int {
+			return h.some(func() int { return wire.Kill(owner, u) })
+		})
 		rest()
-		h.mark(fmt.Sprintf("%v connections cut", u))
-		wire.Cut(u)
+		h.fault(fmt.Sprintf("%v connections cut", u), func() int {
+			return h.some(func() int { return wire.Cut(u) })
+		})
 		rest()
 	}
-	for _, u := range []proxytest.Use{proxytest.Fetch, proxytest.PubSub} {
-		h.mark(fmt.Sprintf("%v connections silent, then refused", u))
-		wire.Mute(u)
-		time.Sleep(staleness + pause)
-		wire.Unmute(u)
-		rest()
-		wire.Refuse(u, true)
-		wire.Cut(u)
-		rest()
-		wire.Refuse(u, false)
-		rest()
+	for _, u := range r.uses[1:] {
+		h.fault(fmt.Sprintf("%v connections silent", u), func() int {
+			before := wire.Held()
+			wire.Mute(u)
+			time.Sleep(staleness + pause)
+			wire.Unmute(u)
+			rest()
+			return wire.Held() - before
+		})
+		h.fault(fmt.Sprintf("%v connections refused", u), func() int {
+			before := wire.Turned()
+			wire.Refuse(u, true)
+			wire.Cut(u)
+			rest()
+			h.some(func() int { return wire.Turned() - before })
+			wire.Refuse(u, false)
+			rest()
+			return wire.Turned() - before
+		})
 	}
 	wire.Lag(proxytest.Fetch, 0)
 	wire.Lag(proxytest.PubSub, 0)
-	// Nothing that a client of this proxy writes depends on messages.
-	h.mark("messages lost")
-	wire.Deafen(proxytest.PubSub, true)
-	time.Sleep(staleness)
-	wire.Deafen(proxytest.PubSub, false)
-	h.mark("SIGSTOP")
-	owner.Freeze()
-	time.Sleep(staleness + pause)
-	owner.Thaw()
+	if slices.Contains(r.uses, proxytest.PubSub) { // nothing that a client of this proxy writes depends on messages
+		h.fault("messages lost", func() int {
+			before := wire.Lost()
+			wire.Deafen(proxytest.PubSub, true)
+			time.Sleep(staleness)
+			h.some(func() int { return wire.Lost() - before })
+			wire.Deafen(proxytest.PubSub, false)
+			return wire.Lost() - before
+		})
+	}
+	h.fault("SIGSTOP", func() int {
+		owner.Freeze()
+		time.Sleep(staleness + pause)
+		owner.Thaw()
+		return 1
+	})
 	rest()
 }
 
 // restart kills Redis, which has everything on disk.
-func (r *rig) restart() {
-	r.redis.Restart()
+func (r *rig) restart(h *hunt) {
+	h.fault("kill -9, restart", func() int {
+		killed := r.redis.Pid()
+		r.redis.Restart()
+		return b2i(r.redis.Pid() != killed)
+	})
 	time.Sleep(staleness)
 }
 
 // wipe kills Redis, which has nothing on disk: a write to every key, around the proxy, that is over when
 // a client of the proxy has been told.
 func (r *rig) wipe(h *hunt) {
-	h.mark("kill -9, memory lost")
-	done := h.every(crash)
-	r.redis.Restart()
-	r.redis.Do("FUNCTION", "LOAD", "REPLACE", putFunction)
-	h.look()
-	done(nil)
+	h.fault("kill -9, memory lost", func() int {
+		done := h.every(crash)
+		r.redis.Restart()
+		r.redis.Do("FUNCTION", "LOAD", "REPLACE", putFunction)
+		h.look()
+		done(nil)
+		return 1
+	})
 }
 
 // run lets clients work while faults happen, and judges what they have seen.
@@ -97,9 +142,14 @@ func (h *hunt) run(r *rig, faults func()) {
 	}
 	s := r.server.Stats()
 	h.t.Logf("%d keys, %d writes, %d hits, %d misses, %d bypasses; errors: %v", h.keys, h.writes, s.Hits, s.Misses, s.Bypasses, h.failed)
+	h.t.Logf("faults and their victims: %v", h.faults)
+	if *long > 0 {
+		h.t.Logf("operations that were answered: %v", h.answered)
+	}
 }
 
-// awaitEnough waits until so much has happened that a good verdict means something.
+// awaitEnough waits until so much has happened that a good verdict means something: every operation has been
+// answered, and from memory often enough.
 func (h *hunt) awaitEnough(r *rig) {
 	h.t.Helper()
 	clustertest.Await(h.t, "enough hits, misses and writes to judge", func() error {
@@ -109,8 +159,24 @@ func (h *hunt) awaitEnough(r *rig) {
 		if s.Hits < 500 || s.Misses < 200 || h.writes < 500 {
 			return fmt.Errorf("%d hits, %d misses and %d writes", s.Hits, s.Misses, h.writes)
 		}
+		for _, name := range everyOperation() {
+			if h.answered[name] == 0 {
+				return fmt.Errorf("no answer to %s", name)
+			}
+		}
 		return nil
 	})
+}
+
+// everyOperation are the names of what clients do, with those of the kinds of keys to which they do it.
+func everyOperation() (names []string) {
+	names = append(names, flush.name)
+	for _, k := range kinds {
+		for _, op := range slices.Concat(k.reads, k.other, k.write) {
+			names = append(names, op.of(k))
+		}
+	}
+	return names
 }
 
 // again repeats a round as long as the flag says, and it wants to.
@@ -138,8 +204,7 @@ func TestLinearizable(t *testing.T) {
 			h := newHunt(t, r.addr)
 			h.run(r, func() {
 				r.wireFaults(h)
-				h.mark("kill -9, restart")
-				r.restart()
+				r.restart(h)
 			})
 		})
 	}
@@ -194,10 +259,8 @@ func TestLinearizableInFrontOfACluster(t *testing.T) {
 			h.run(r, func() {
 				r.wireFaults(h)
 				r.reshard(h)
-				h.mark("failover")
-				r.failover()
-				h.mark("kill -9 of the master")
-				r.crash(h.holdWrites)
+				h.fault("failover", func() int { return r.deposed(r.failover) })
+				h.fault("kill -9 of the master", func() int { return r.deposed(func() { r.crash(h.holdWrites) }) })
 			})
 		})
 	}
@@ -205,15 +268,24 @@ func TestLinearizableInFrontOfACluster(t *testing.T) {
 
 // reshard moves the slot of all keys to another master and back.
 func (r *rig) reshard(h *hunt) {
-	h.mark("the slot moves")
 	h.cautious.Store(true)
 	h.holdWrites()() // what was begun without caution is over
 	defer h.cautious.Store(false)
 	slot, from := r.cluster.SlotOf(namespace), r.owner()
-	r.move(slot, r.elsewhere(from))
-	rest()
-	r.move(slot, from)
-	rest()
+	h.fault("the slot moves", func() (keys int) {
+		keys = r.move(slot, r.elsewhere(from))
+		rest()
+		keys += r.move(slot, from)
+		rest()
+		return keys
+	})
+}
+
+// deposed reports whether the keys have another owner after change.
+func (r *rig) deposed(change func()) int {
+	before := r.owner()
+	change()
+	return b2i(r.owner() != before)
 }
 
 // elsewhere is a master that is not owner.
@@ -228,15 +300,16 @@ func (r *rig) elsewhere(owner *clustertest.Redis) *clustertest.Redis {
 	return nil
 }
 
-// move is MoveSlot with time for clients to meet every stage.
-func (r *rig) move(slot int, to *clustertest.Redis) {
+// move is MoveSlot with time for clients to meet every stage. It returns how many keys have moved.
+func (r *rig) move(slot int, to *clustertest.Redis) (keys int) {
 	r.cluster.BeginMigrate(slot, to)
 	rest()
-	r.cluster.MigrateKeys(slot, to, 2)
+	keys = r.cluster.MigrateKeys(slot, to, 2)
 	rest()
-	r.cluster.MigrateKeys(slot, to, 0)
+	keys += r.cluster.MigrateKeys(slot, to, 0)
 	rest()
 	r.cluster.FinishMigrate(slot, to)
+	return keys
 }
 
 // failover makes a replica the master in the way that loses nothing.

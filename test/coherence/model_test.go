@@ -124,6 +124,9 @@ type operation struct {
 	step func(s state, v int, o output) (state, bool)
 }
 
+// of is the operation's name on keys of a kind.
+func (op *operation) of(k *kind) string { return k.name + ": " + op.name }
+
 // way says how an operation is made.
 type way uint8
 

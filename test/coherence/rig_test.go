@@ -19,6 +19,7 @@ var long = flag.Duration("long", 0, "how long each run of the checker and each m
 // rig is a proxy of two loops, with relays between it and its backend.
 type rig struct {
 	t       *testing.T
+	uses    []proxytest.Use // of the proxy's connections
 	server  *proxy.Server
 	addr    string
 	redis   *clustertest.Redis // standalone
@@ -44,7 +45,7 @@ func options(mode proxy.Invalidation) func(*proxy.Options) {
 
 func startStandalone(t *testing.T, mode proxy.Invalidation, args []string, change ...func(*proxy.Options)) *rig {
 	t.Helper()
-	r := &rig{t: t, redis: clustertest.StartRedis(t, args...)}
+	r := &rig{t: t, uses: usesOf(mode), redis: clustertest.StartRedis(t, args...)}
 	wire := proxytest.StartRelay(t, r.redis.Addr)
 	r.relays = map[*clustertest.Redis]*proxytest.Relay{r.redis: wire}
 	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{wire.Addr}}, with(mode, change))
@@ -54,12 +55,20 @@ func startStandalone(t *testing.T, mode proxy.Invalidation, args []string, chang
 
 func startCluster(t *testing.T, mode proxy.Invalidation, change ...func(*proxy.Options)) *rig {
 	t.Helper()
-	r := &rig{t: t, cluster: clustertest.StartCluster(t, 3, 1)}
+	r := &rig{t: t, uses: usesOf(mode), cluster: clustertest.StartCluster(t, 3, 1)}
 	r.relays = proxytest.RelayCluster(t, r.cluster)
 	r.patience(calm)
 	p := proxytest.StartCluster(t, r.cluster, with(mode, change))
 	r.server, r.addr = p.Server, p.Addr
 	return r
+}
+
+// usesOf is what a proxy uses its connections for.
+func usesOf(mode proxy.Invalidation) []proxytest.Use {
+	if mode == proxy.InvalidationTracking {
+		return []proxytest.Use{proxytest.Plain, proxytest.Fetch}
+	}
+	return []proxytest.Use{proxytest.Plain, proxytest.Fetch, proxytest.PubSub}
 }
 
 func with(mode proxy.Invalidation, change []func(*proxy.Options)) func(*proxy.Options) {

@@ -260,13 +260,13 @@ var shortFaults = []fault{peace, muted(proxytest.Fetch), muted(proxytest.PubSub)
 
 var longFaults = append(slices.Clone(shortFaults),
 	onWire("CLIENT KILL of each connection", func(w *proxytest.Relay, p *prober) {
-		for _, u := range uses {
+		for _, u := range p.rig.uses {
 			w.Kill(p.rig.redis, u)
 			rest()
 		}
 	}),
-	onWire("connections cut", func(w *proxytest.Relay, _ *prober) {
-		for _, u := range uses {
+	onWire("connections cut", func(w *proxytest.Relay, p *prober) {
+		for _, u := range p.rig.uses {
 			w.Cut(u)
 			rest()
 		}
