@@ -69,6 +69,7 @@ type Upstream struct {
 	MaxPins             int           // private connections per loop
 	MaxConnecting       int           // of them, those that are being opened at once
 	QueueLimit          Bytes         // requests waiting on one lane
+	QueueTimeout        time.Duration // how long they are waited with if none is taken
 	MaxRedirects        int           // MOVED, ASK and TRYAGAIN followed for one command
 	ReconnectBackoffMin time.Duration // pause after the first failed attempt
 	ReconnectBackoffMax time.Duration // longest pause between attempts
@@ -169,6 +170,7 @@ func Default() *Config {
 			MaxPins:             10000,
 			MaxConnecting:       64,
 			QueueLimit:          16 * MB,
+			QueueTimeout:        2 * time.Second,
 			MaxRedirects:        5,
 			ReconnectBackoffMin: 50 * time.Millisecond,
 			ReconnectBackoffMax: 2 * time.Second,

@@ -63,6 +63,7 @@ func options(c *Config) []option {
 		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, large requests)"),
 		number("upstream.max_connecting", &up.MaxConnecting, 1, 100_000, "of them, those that are being opened at once"),
 		size("upstream.queue_limit", &up.QueueLimit, 64*KB, 64*GB, "requests that wait on one shared connection before its clients are held back"),
+		duration("upstream.queue_timeout", &up.QueueTimeout, 10*time.Millisecond, time.Hour, "how long they are waited with if the node takes none"),
 		number("upstream.max_redirects", &up.MaxRedirects, 0, 100, "MOVED, ASK and TRYAGAIN followed for one command"),
 		duration("upstream.reconnect_backoff_min", &up.ReconnectBackoffMin, time.Millisecond, time.Hour, "pause after the first failed connection attempt"),
 		duration("upstream.reconnect_backoff_max", &up.ReconnectBackoffMax, time.Millisecond, time.Hour, "longest pause between connection attempts"),

@@ -583,10 +583,6 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 	if cause == "" {
 		ln, cause = n.lane(r.laneKey())
 	}
-	if cause != "" {
-		l.abort(r, cause)
-		return
-	}
 	e := l.effect.reset()
 	e.add(l.cache.StripeOf(f.question.Hash()), pending)
 	if answered(f.question.Key) {
@@ -594,10 +590,12 @@ func (l *loop) bypass(r *request, f *fetch, pending bool) {
 	}
 	l.begin(r, e)
 	r.retries = 0
-	if l.resends {
-		r.raw = append(r.raw[:0], f.raw...)
+	r.raw = append(r.raw[:0], f.raw...)
+	if cause != "" {
+		l.detain(r, cause)
+		return
 	}
-	ln.send(r, f.raw)
+	ln.send(r, r.raw)
 }
 
 // push handles an out-of-band message on a lane: an invalidation on a fetch

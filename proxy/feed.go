@@ -85,7 +85,7 @@ func (a *audience) feed(n *node) (f *feed, cause string) {
 		return f, ""
 	}
 	if n.avoided() {
-		return nil, n.cause
+		return nil, n.breaker.cause
 	}
 	l := a.hub.loop
 	f = &feed{audience: a, node: n, links: make(map[*link]struct{}), openedAt: l.now(), lastRead: l.now(), usedAt: l.now()}

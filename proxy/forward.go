@@ -153,12 +153,10 @@ func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScra
 	}
 	ln, cause := s.laneTo(t)
 	if cause != "" {
-		s.refuse(cause)
-		return true
+		return s.unserved(t.slot, cause)
 	}
 	if ln != nil && ln.full() {
-		ln.waiting = append(ln.waiting, s)
-		return !s.pause(waitLane)
+		return s.noRoom(ln)
 	}
 	if t.keyed && !cmd.SingleKey && ln != nil && ln.node.unsettled(l.now()) {
 		if s.drain() {
@@ -169,7 +167,7 @@ func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScra
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed = t.slot, t.keyed
 	l.begin(r, e)
-	if l.resends || cmd.Script {
+	if l.resends || cmd.Flags&(command.ReadOnly) != 0 || cmd.Script {
 		r.raw = append(r.raw[:0], raw...)
 	}
 	s.enqueue(r)

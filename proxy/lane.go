@@ -55,6 +55,7 @@ type lane struct {
 	pending   []byte        // requests queued before the connection is ready
 	inflight  fifo
 	scanner   resp.ReplyScanner
+	progress  progress
 	queued    uint64 // bytes of requests ever queued; position of the next request
 	lastRead  int64  // when the backend last sent something (mono): progress, for the timeout
 	handshake int    // handshake replies still to come
@@ -74,6 +75,7 @@ type lane struct {
 	leaving   bool                // a pin that goes back to its node when nothing is in flight
 	strayed   bool                // a pin whose connection state is not that of its key any more: of no use to others
 	probe     bool                // opened to find out whether the node is back
+	hailed    bool                // the last command of the handshake is a PING
 	raising   bool                // not read on before a barrier has been passed, see raiseFirst
 	heldAt    int64               // when it was last held for a client that does not read (mono)
 	stalled   int64               // how long it has been held altogether, up to then (ns)
@@ -111,8 +113,8 @@ func (ln *lane) attach(nc net.Conn, err error) {
 	if err != nil {
 		n.stats.ConnectErrors++
 		n.suspect(err)
-		ln.fail(fmt.Sprintf("ERR cosky-proxy cannot reach backend %s: %v", n.addr, dialCause(err)))
 		n.unreachable(err)
+		ln.lost(ending{line: n.breaker.cause, again: true})
 		return
 	}
 	ln.lastRead = l.now()
@@ -156,8 +158,8 @@ func (ln *lane) login() {
 	if ln.kind == lanePin {
 		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "ID"), ln.handshake+1
 	}
-	if ln.probe && ln.handshake == 0 { // nothing else would make the node answer
-		out, ln.handshake = resp.AppendCommand(out, "PING"), ln.handshake+1
+	if ln.probe && (ln.handshake == 0 || ln.node.breaker.trial == ln) { // a login is answered by a server that loads, too
+		out, ln.handshake, ln.hailed = resp.AppendCommand(out, "PING"), ln.handshake+1, true
 	}
 	ln.conn.Out = out
 	ln.conn.Dirty()
@@ -199,6 +201,9 @@ func auth(b *Backend) []string {
 // open lets the queued requests go.
 func (ln *lane) open() {
 	ln.ready = true
+	if ln.node.breaker.trial == ln {
+		ln.passed()
+	}
 	if ln.greeted {
 		ln.node.reachable()
 	}
@@ -248,8 +253,6 @@ func (ln *lane) backlog() int {
 	return ln.conn.Buffered()
 }
 
-func (ln *lane) full() bool { return ln.backlog() > ln.loop.srv.opts.Upstream.QueueLimit }
-
 // patience is the size up to which an incomplete reply is left in the input
 // buffer to arrive whole; longer ones are streamed.
 const patience = 32 << 10
@@ -258,8 +261,12 @@ const patience = 32 << 10
 func (ln *lane) OnData(b []byte) int {
 	l := ln.loop
 	ln.lastRead = l.now()
+	ln.node.heardAt = ln.lastRead
 	if ln.node.outage.state.Load() != 0 {
 		ln.node.answered()
+	}
+	if ln.node.breaker.mute {
+		ln.node.reachable()
 	}
 	pos := 0
 	for pos < len(b) && !ln.closed {
@@ -431,11 +438,14 @@ func (ln *lane) handshaken(reply []byte) {
 		} else if refusesCommands(firstWord(reply[1:])) { // others may be told
 			ln.strayed = true
 		}
-	} else if reply[0] == '-' {
+	} else if word := firstWord(reply[1:]); reply[0] == '-' && !(ln.hailed && ln.handshake == 1 && refusesCommands(word) && serving(word)) {
 		line := string(reply[1 : len(reply)-2])
-		if ln.kind != laneFetch && refusesCommands(firstWord(reply[1:])) { // SELECT, for the time being; it is no matter of the login
+		if ln.kind != laneFetch && refusesCommands(word) { // SELECT, for the time being; it is no matter of the login
 			ln.loop.doubt()
-			ln.fail(line)
+			if !serving(word) {
+				ln.node.trip(line, ln.loop.now())
+			}
+			ln.lost(ending{line: line, again: true})
 			return
 		}
 		if as := ln.key.as; as != nil {
@@ -485,15 +495,18 @@ func isRefusal(b []byte) bool {
 // executed, but asking again at once would only make things worse.
 func (ln *lane) turnedAway(reason string) {
 	ln.node.stats.ConnectErrors++
-	ln.fail("ERR cosky-proxy was turned away by backend " + ln.node.addr + ": " + reason)
 	ln.node.unreachable(errors.New(reason))
+	ln.lost(ending{line: "ERR cosky-proxy was turned away by backend " + ln.node.addr + ": " + reason, again: true})
 }
 
 // OnFlushed wakes the sessions that waited for room.
 func (ln *lane) OnFlushed() {
-	if len(ln.waiting) == 0 || ln.full() {
-		return
+	if len(ln.waiting) > 0 && !ln.full() {
+		ln.releaseWaiting()
 	}
+}
+
+func (ln *lane) releaseWaiting() {
 	waiting := ln.waiting
 	ln.waiting = nil
 	for _, s := range waiting {
@@ -514,8 +527,11 @@ func (ln *lane) OnClose(err error) {
 	}
 	ln.node.stats.ConnectionsLost++
 	ln.loop.srv.opts.Topology.Refresh("connection lost to " + ln.node.addr) // it may come back as another version
+	if ln.conn.Received() == 0 {
+		ln.node.unreachable(err)
+	}
 	defer ln.node.check()
-	ln.lost(fmt.Sprintf("ERR cosky-proxy lost its connection to backend %s before the reply came (%v): the command may or may not have been executed", ln.node.addr, err), true)
+	ln.lost(ln.broken(err))
 }
 
 // fail closes the lane on purpose; line answers what is in flight.
@@ -523,12 +539,11 @@ func (ln *lane) fail(line string) {
 	if ln.closed {
 		return
 	}
-	ln.lost(line, false)
+	ln.lost(ending{line: line})
 }
 
-// lost ends the lane. What was never sent moves to a fresh lane when the
-// connection broke under it; everything else is answered with line.
-func (ln *lane) lost(line string, rehome bool) {
+// lost ends the lane and decides the fate of what is in flight, see fate.go.
+func (ln *lane) lost(e ending) {
 	l, n := ln.loop, ln.node
 	ln.closed = true
 	if ln.greeted {
@@ -557,21 +572,14 @@ func (ln *lane) lost(line string, rehome bool) {
 	for queue.head != nil {
 		r := queue.pop()
 		r.lane = nil
-		if rehome && ln.kind == laneShared && !r.alone && r.off >= unsentFrom && r.state == replyWaiting && l.rehome(r, n, unsent[r.off-unsentFrom:][:r.size]) {
-			continue
-		}
-		l.abort(r, line)
+		l.decide(ln, r, &e, unsentFrom, unsent)
 	}
 	ln.abandon()
 }
 
 // abandon releases what waited for the lane itself.
 func (ln *lane) abandon() {
-	waiting := ln.waiting
-	ln.waiting = nil
-	for _, s := range waiting {
-		s.resume()
-	}
+	ln.releaseWaiting()
 	if ln.owner != nil {
 		ln.owner.unpinned(ln)
 	}
@@ -637,7 +645,25 @@ func (ln *lane) timedOut(now int64) bool {
 	if ln.inflight.len == 0 && ln.ready {
 		return false
 	}
-	return now-ln.lastRead > int64(ln.loop.srv.opts.Upstream.Timeout)
+	limit := ln.loop.srv.opts.Upstream.Timeout
+	if ln.node.breaker.trial == ln {
+		limit = ln.loop.srv.opts.Upstream.ConnectTimeout
+	}
+	return now-ln.lastRead > int64(limit)
+}
+
+// expire ends a lane that has timed out.
+func (ln *lane) expire() {
+	l, n := ln.loop, ln.node
+	l.srv.opts.Topology.Refresh("timeout on " + n.addr)
+	if n.breaker.trial == ln {
+		n.unreachable(errNoAnswer)
+		ln.fail("")
+		return
+	}
+	l.stats.Timeouts++
+	n.silent(ln.lastRead)
+	ln.lost(ln.overdue())
 }
 
 // holdFor stops reading a lane whose head client does not take its replies. A

@@ -138,15 +138,20 @@ func (l *loop) tick() {
 	now := l.now()
 	for _, n := range l.nodes {
 		n.probe(now)
+		n.hope(now)
 		n.nurse(now)
 		for ln := range n.opened {
-			if ln.timedOut(now) {
-				l.stats.Timeouts++
-				ln.fail(fmt.Sprintf("ERR cosky-proxy timed out after %s waiting for backend %s: the command may or may not have been executed", l.srv.opts.Upstream.Timeout, n.addr))
-				l.srv.opts.Topology.Refresh("timeout on " + n.addr)
-			} else if ln.stuck(now) {
+			switch {
+			case ln.closed:
+			case ln.timedOut(now):
+				ln.expire()
+			case ln.orphaned(now):
+				ln.lost(ln.replaced())
+			case ln.stuck(now):
 				l.doubt()
 				n.retire(ln)
+			default:
+				ln.watchQueue(now)
 			}
 		}
 	}
@@ -160,9 +165,10 @@ func (l *loop) tick() {
 			delete(l.nodes, addr)
 			l.srv.outages.leave(addr)
 			l.stats.Forget(addr)
-			if n.retryAt != 0 {
+			if n.breaker.retryAt != 0 {
 				l.srv.down.Add(-1)
 			}
+			n.wake()
 		}
 	}
 	if l.heat != nil {
@@ -184,7 +190,7 @@ func (l *loop) reapIdle(now int64) {
 		return
 	}
 	for s := range l.sessions {
-		if s.head == nil && s.subscriptions() == 0 && s.monitor == nil && s.wait != waitPause && now-s.lastSeen > idle {
+		if s.head == nil && s.subscriptions() == 0 && s.monitor == nil && s.wait != waitPause && s.wait != waitNode && now-s.lastSeen > idle {
 			s.close("idle")
 		}
 	}
@@ -205,20 +211,25 @@ func (l *loop) adopt(t *cluster.Topology) {
 	wanted := make(map[string]bool, len(t.Shards))
 	for i := range t.Shards {
 		n := l.node(t.Shards[i].Primary.Addr)
-		n.info = t.Shards[i].Primary
+		n.info, n.goneAt = t.Shards[i].Primary, 0
 		wanted[n.addr] = true
 		l.shards = append(l.shards, n)
 	}
 	for addr, n := range l.nodes {
 		if !wanted[addr] {
 			n.dismiss()
+			n.depart(t)
 		}
+		n.wake()
 	}
 	if !first {
 		l.laneEpoch++
 		l.hub.moved()
 		for s := range l.sessions {
 			s.relocated()
+			if s.delayed.len > 0 {
+				l.repeatDelayed(s)
+			}
 		}
 	}
 }
@@ -308,31 +319,26 @@ func (l *loop) account(n *node, r *request, failed bool) {
 	}
 }
 
-// rehome sends a request that never left the proxy on a fresh lane.
-func (l *loop) rehome(r *request, n *node, raw []byte) bool {
-	if r.sess == nil && r.sink == nil {
-		return false
-	}
-	return l.again(r, n, raw)
-}
-
-// again sends r to the present owner of its keys (or to n when it has none).
+// again sends r to the present owner of its keys (or to n when it was for that very node).
 // False: it has been tried often enough, or there is no way.
 func (l *loop) again(r *request, n *node, raw []byte) bool {
 	if int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
 		return false
 	}
 	r.retries++
-	if r.keyed {
+	if r.keyed || len(r.raw) > 0 || !l.clusters {
 		if o, cause := l.owner(r.slot); cause == "" {
 			n = o
 		}
 	}
-	ln, cause := n.lane(r.laneKey())
+	ln, cause := l.laneFor(r, n)
 	if cause != "" {
 		return false
 	}
-	ln.prepare(r)
+	if len(r.raw) > 0 {
+		ln.sendKept(r, false)
+		return true
+	}
 	ln.send(r, raw)
 	return true
 }

@@ -1,14 +1,10 @@
 package proxy
 
 import (
-	"fmt"
-	"math/rand/v2"
-	"strings"
 	"time"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/nearcache/lease"
-	"cosky-proxy/proxy/mono"
 	"cosky-proxy/proxy/stats"
 )
 
@@ -28,15 +24,16 @@ type node struct {
 	opened    map[*lane]struct{} // every lane that is not closed, retired ones and pins included
 	outage    *outage            // whether it is out of reach, as all loops know it together
 	stats     *stats.Node
+	breaker   breaker
+	hoping    []*session // that wait for it to be in service again, see hope.go
+	refusal   refusal
+	heardAt   int64  // when it last said anything on a lane (mono)
+	goneAt    int64  // when it left the topology for good (mono); 0: it has not
 	goneIn    uint64 // bytes of connections that have closed
 	goneOut   uint64
-	retryAt   int64 // do not dial before (mono); 0: healthy
 	refetchAt int64 // do not open a fetch lane before (mono)
-	triedAt   int64 // last tryOut (mono)
 	asideAt   int64 // last sidestep (mono)
-	backoff   time.Duration
-	cause     string // why the node is being avoided, as an error line
-	movedAt   int64  // when a slot of it was last seen to be on the move (mono); 0: never
+	movedAt   int64 // when a slot of it was last seen to be on the move (mono); 0: never
 }
 
 func (l *loop) node(addr string) *node {
@@ -65,14 +62,19 @@ func (n *node) lane(key laneKey) (ln *lane, cause string) {
 		return ln, ""
 	}
 	if n.avoided() {
-		return nil, n.cause
+		return nil, n.breaker.cause
 	}
 	ln = n.open(key, laneShared)
-	n.shared[key] = ln
-	if key.db == 0 && key.as == nil {
-		n.plain[index(key.resp3)] = ln
-	}
+	n.list(ln)
 	return ln, ""
+}
+
+// list puts ln in service for what is to come.
+func (n *node) list(ln *lane) {
+	n.shared[ln.key] = ln
+	if ln.key.db == 0 && ln.key.as == nil {
+		n.plain[index(ln.key.resp3)] = ln
+	}
 }
 
 // asideLane is a shared connection that never carries a script, so that one can be stopped. Its login
@@ -82,7 +84,7 @@ func (n *node) asideLane(key laneKey) (ln *lane, cause string) {
 		return ln, ""
 	}
 	if n.avoided() {
-		return nil, n.cause
+		return nil, n.breaker.cause
 	}
 	ln = n.open(key, laneShared)
 	n.asides[key] = ln
@@ -94,41 +96,6 @@ func index(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// avoided reports whether the node refused so recently that dialling it again
-// would only cost time.
-func (n *node) avoided() bool { return n.retryAt != 0 && n.loop.now() < n.retryAt }
-
-// unreachable notes a failed dial and backs off with jitter.
-func (n *node) unreachable(err error) {
-	o := &n.loop.srv.opts.Upstream
-	if n.retryAt == 0 {
-		n.loop.srv.down.Add(1)
-		n.backoff = o.BackoffMin
-		n.loop.srv.log.Warn("backend unreachable", "node", n.addr, "error", dialCause(err).Error())
-	}
-	n.cause = fmt.Sprintf("ERR cosky-proxy cannot reach backend %s: %v", n.addr, dialCause(err))
-	n.retryAt = mono.Now() + int64(n.backoff/2) + rand.Int64N(int64(n.backoff)+1)
-	n.backoff = min(2*n.backoff, o.BackoffMax)
-	n.loop.srv.opts.Topology.Refresh("cannot reach " + n.addr)
-}
-
-// refused notes a failed login: nothing but a changed configuration helps, so
-// clients are told at once while it is tried again now and then.
-func (n *node) refused(reason string) {
-	if strings.Contains(reason, "DB index is out of range") {
-		return
-	}
-	o := &n.loop.srv.opts.Upstream
-	if n.retryAt == 0 {
-		n.loop.srv.down.Add(1)
-		n.backoff = o.BackoffMin
-		n.loop.srv.log.Error("backend refuses the proxy's login", "node", n.addr, "reply", reason)
-	}
-	n.cause = "ERR cosky-proxy cannot log in to backend " + n.addr + ": " + reason
-	n.retryAt = mono.Now() + int64(n.backoff)
-	n.backoff = min(2*n.backoff, o.BackoffMax)
 }
 
 // refetchPause is how long a node is left alone that refuses a fetch lane, for
@@ -147,44 +114,6 @@ const unsettledFor = int64(time.Second)
 // keys may then have to be sent again, while one behind it on one of those keys would be
 // executed at once, so it travels alone.
 func (n *node) unsettled(now int64) bool { return n.movedAt != 0 && now-n.movedAt < unsettledFor }
-
-func (n *node) reachable() {
-	if n.retryAt != 0 {
-		n.loop.srv.down.Add(-1)
-		n.loop.srv.log.Info("backend reachable again", "node", n.addr)
-	}
-	n.retryAt, n.backoff, n.cause = 0, 0, ""
-}
-
-// probe dials a node in outage again when its pause is over and no command does. Without
-// it a proxy that is not ready would stay so: nobody sends it commands.
-func (n *node) probe(now int64) {
-	if n.retryAt != 0 && now >= n.retryAt {
-		n.tryOut(now)
-	}
-}
-
-// checkPause keeps a node that closes every connection from being dialled all the time.
-const checkPause = time.Second
-
-// check finds out whether a node that closed its last connection is still there,
-// so that readiness does not wait for the next command to notice.
-func (n *node) check() {
-	if now := n.loop.now(); n.retryAt == 0 && now-n.triedAt > int64(checkPause) {
-		n.tryOut(now)
-	}
-}
-
-// tryOut opens the lane that the next command will want and has it answer.
-func (n *node) tryOut(now int64) {
-	if n.info == nil || len(n.shared) > 0 {
-		return
-	}
-	n.triedAt = now
-	if ln, _ := n.lane(laneKey{resp3: n.loop.srv.abilities.Load().tracking}); ln != nil {
-		ln.probe = true
-	}
-}
 
 // retire takes a shared lane out of service; it closes when it has drained.
 func (n *node) retire(ln *lane) {
@@ -219,6 +148,9 @@ func (n *node) forget(ln *lane) {
 	delete(n.opened, ln)
 	delete(n.loop.vigil, ln)
 	n.stats.Connections--
+	if n.breaker.trial == ln {
+		n.breaker.trial = nil
+	}
 	if ln.kind == lanePin {
 		n.loop.pins--
 		n.dropIdle(ln)
@@ -255,7 +187,7 @@ func (n *node) pin(s *session, key laneKey) (ln *lane, cause string) {
 // private opens a private connection for s.
 func (n *node) private(s *session, key laneKey) (ln *lane, cause string) {
 	if n.avoided() {
-		return nil, n.cause
+		return nil, n.breaker.cause
 	}
 	l := n.loop
 	if l.pins >= l.srv.opts.Upstream.MaxPins {

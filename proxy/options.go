@@ -102,6 +102,7 @@ type UpstreamOptions struct {
 	MaxPins        int           // private connections per loop
 	MaxConnecting  int           // of them, those being opened at once
 	QueueLimit     int           // bytes queued on one lane above which its clients wait
+	QueueTimeout   time.Duration // after which they do not any more if the node takes nothing
 	MaxRedirects   int           // MOVED, ASK and retries of one command
 	BackoffMin     time.Duration // between attempts to reach a node that refuses
 	BackoffMax     time.Duration

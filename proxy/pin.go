@@ -35,8 +35,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {
 		ln = s.tx.pin
 	} else if ln, cause = s.lease(n); cause != "" {
-		s.refuse(cause)
-		return true
+		return s.unserved(t.slot, cause)
 	} else if ln.home == nil {
 		s.pin, ln.leaving = ln, true
 	}

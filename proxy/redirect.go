@@ -1,11 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"net"
 	"strings"
 	"time"
 
-	"cosky-proxy/cluster"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
@@ -31,17 +31,17 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	case "ASK":
 		ln.node.movedAt = l.now()
 		return l.clusters && l.follow(ln, r, string(line), true)
-	case "TRYAGAIN", "CLUSTERDOWN":
+	case "TRYAGAIN":
 		if l.clusters {
 			ln.node.movedAt = l.now()
-			l.srv.opts.Topology.Refresh(string(word) + " from " + ln.node.addr)
+			l.srv.opts.Topology.Refresh("TRYAGAIN from " + ln.node.addr)
 			return l.later(r)
 		}
-	case "READONLY":
-		if l.srv.opts.Backend.Mode != cluster.Standalone {
-			l.srv.opts.Topology.Refresh("READONLY from " + ln.node.addr)
-			return !script(r) && l.later(r) // a script may say it of its own accord, after it has written
-		}
+	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
+		return l.resends && l.sitOut(ln.node, r, string(line))
+	case "UNBLOCKED":
+		// A master that becomes a replica lets go of those who block on it (disconnectAllBlockedClients).
+		return l.resends && bytes.HasPrefix(line, []byte("UNBLOCKED force unblock ")) && l.later(r)
 	case "NOSCRIPT":
 		return l.heal(ln, r)
 	case "NOAUTH":
@@ -224,11 +224,7 @@ const (
 // sends nothing new meanwhile, and what it has sent already waits for r where that is
 // still possible (see behind), so that nothing overtakes it.
 func (l *loop) later(r *request) bool {
-	now := l.now()
-	if r.deadline == 0 {
-		r.deadline = now + int64(l.srv.opts.Upstream.Timeout)
-	}
-	if len(r.raw) == 0 || now >= r.deadline {
+	if len(r.raw) == 0 || l.expired(r) {
 		return false
 	}
 	wait := min(repeatFirst<<min(r.pauses, 8), repeatMax)
@@ -241,10 +237,26 @@ func (l *loop) later(r *request) bool {
 	}
 	s.exclusive = true
 	s.delayed.push(r)
-	if s.delayed.len == 1 {
-		l.nl.AfterFunc(wait, func() { l.repeatDelayed(s) })
+	if delays := s.delays; s.delayed.len == 1 {
+		l.nl.AfterFunc(wait, func() {
+			if s.delays == delays {
+				l.repeatDelayed(s)
+			}
+		})
 	}
 	return true
+}
+
+// sitOut repeats r, which a node has refused because of the state that it is in, until it has another state or
+// r goes to another node. A script may have said it of its own accord, after it has written, unless these are Redis' own words
+// about a command of a script: then none can have written anything.
+func (l *loop) sitOut(n *node, r *request, line string) bool {
+	n.movedAt = l.now()
+	l.srv.opts.Topology.Refresh(line[:strings.IndexByte(line+" ", ' ')] + " from " + n.addr)
+	if script(r) && strings.HasPrefix(line, "READONLY ") && !strings.HasPrefix(line, "READONLY You can't write against a read only replica. script: ") {
+		return false
+	}
+	return n.noteRefusal(l.now()) && l.later(r)
 }
 
 // behind makes r wait for the delayed requests of its session that precede it:
@@ -290,7 +302,7 @@ func elsewhere[T string | []byte](line T) bool {
 			continue
 		}
 		switch string(line[:i]) {
-		case "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY":
+		case "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN":
 			return true
 		}
 		return false
@@ -302,6 +314,7 @@ func elsewhere[T string | []byte](line T) bool {
 func (l *loop) repeatDelayed(s *session) {
 	queue := s.delayed
 	s.delayed = fifo{}
+	s.delays++
 	for queue.head != nil {
 		r := queue.pop()
 		if s.delayed.len > 0 { // the one before it has to wait on
@@ -342,9 +355,7 @@ func (l *loop) repeat(r *request) {
 			return
 		}
 	}
-	if !l.later(r) {
-		l.abort(r, cause)
-	}
+	l.detain(r, cause)
 }
 
 // heal answers NOSCRIPT for a script that went through this proxy before: the

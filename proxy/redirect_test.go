@@ -440,6 +440,12 @@ func TestLateReplies(t *testing.T) {
 			}
 		}
 		close(resume)
+		clustertest.Await(t, "the node to be tried and found well", func() error {
+			if got := a.Do("GET", "probe"); got[0] == '-' {
+				return errors.New(got)
+			}
+			return nil
+		})
 		var cs [2][][]string
 		for i := range 500 {
 			cs[0] = append(cs[0], []string{"GET", fmt.Sprint("a", i)})

@@ -138,8 +138,7 @@ func (s *session) lanesTo(nodes []*node, via func(*node) (*lane, string)) (lanes
 			s.refuse(cause)
 			return nil, true
 		case ln.full():
-			ln.waiting = append(ln.waiting, s)
-			return nil, !s.pause(waitLane)
+			return nil, s.noRoom(ln)
 		}
 		lanes = append(lanes, ln)
 	}
@@ -216,12 +215,10 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 			cause = ""
 		}
 		if cause != "" {
-			s.refuse(cause)
-			return nil, false
+			return nil, !s.unserved(at(i).slot, cause)
 		}
 		if ln != nil && ln.full() {
-			ln.waiting = append(ln.waiting, s)
-			return nil, s.pause(waitLane)
+			return nil, !s.noRoom(ln)
 		}
 		lanes = append(lanes, ln)
 	}

@@ -24,6 +24,7 @@ const (
 	waitLane                // the lane's queue is full: until the backend has taken some of it
 	waitVerdict             // the backend is asked whether the client may do it: until it answers
 	waitTopics              // EXEC subscribes: until the backend has confirmed that
+	waitNode                // the node it is for is out of service: until it, or its successor, is not
 )
 
 // session is one client: its protocol state, the queue that keeps its replies in
@@ -70,6 +71,7 @@ type session struct {
 	captured   *completion // takes the reply of a command that EXEC executes
 	pushes     []byte      // Pub/Sub messages that wait for the end of that reply
 	delayed    fifo        // requests that will be sent again, in order; see loop.later
+	delays     int         // how often they have been: a timer set before does nothing any more
 
 	// loop-owned: flow
 	wait      waitReason

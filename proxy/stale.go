@@ -177,7 +177,7 @@ func (n *node) nurse(now int64) {
 		}
 	}
 	if last := o.triedAt.Load(); now-last >= int64(recheck) && o.triedAt.CompareAndSwap(last, now) {
-		n.retryAt = min(n.retryAt, now)
+		n.breaker.retryAt = min(n.breaker.retryAt, now)
 		n.tryOut(now)
 	}
 	if since := o.state.Load(); n.lost(now) && now-max(since, -since) > limit && o.spent.CompareAndSwap(false, true) {

@@ -333,13 +333,18 @@ func (s *session) run(cmd *command.Command, tx *transaction, raw []byte) bool {
 		}
 	}
 	if cause != "" {
+		if !s.unserved(t.slot, cause) {
+			return false
+		}
 		s.endTransaction()
-		s.refuse(cause)
 		return true
 	}
 	if ln != nil && ln.full() {
-		ln.waiting = append(ln.waiting, s)
-		return !s.pause(waitLane)
+		if !s.noRoom(ln) {
+			return false
+		}
+		s.endTransaction()
+		return true
 	}
 	tx.spareReplies(l)
 	r := l.newRequest(s, cmd)
@@ -527,8 +532,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 		s.tx.pin, cause = s.lease(n)
 		if cause != "" {
 			s.tx = nil
-			s.refuse(cause)
-			return true
+			return s.unserved(t.slot, cause)
 		}
 	}
 	if s.tx.pin.node != n {

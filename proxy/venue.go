@@ -33,7 +33,7 @@ func (l *loop) venue(kind subKind, name []byte) target {
 }
 
 // well reports whether nothing is known to be wrong with n.
-func (n *node) well() bool { return n.retryAt == 0 && (n.info == nil || !n.info.Blocked) }
+func (n *node) well() bool { return n.breaker.retryAt == 0 && (n.info == nil || !n.info.Blocked) }
 
 // hosts reports whether n is the venue of id.
 func (l *loop) hosts(n *node, id topicID) bool {

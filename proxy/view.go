@@ -199,22 +199,17 @@ func (l *loop) viewed(r *request, e *nearcache.Entry) {
 	if cause == "" {
 		ln, cause = n.lane(r.laneKey())
 	}
-	if cause != "" {
-		if !l.standInFor(r) {
-			l.abort(r, cause)
-		}
-		return
-	}
 	args := l.parse(r.raw)
 	eff := l.effect.reset()
 	l.keys = append(l.keys[:0], 3)
 	name := l.scriptName(r.cmd, args)
-	if byDigest(r.cmd) {
-		ln.teach(name)
-	}
 	l.concernScript(eff, r.cmd, name, args)
 	l.begin(r, eff)
-	ln.send(r, r.raw)
+	if cause != "" {
+		l.detain(r, cause)
+		return
+	}
+	ln.sendKept(r, false)
 }
 
 // view answers q: from a view that is valid, by a fetch that may still be joined, or by a

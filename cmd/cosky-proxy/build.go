@@ -219,7 +219,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		},
 		Upstream: proxy.UpstreamOptions{
 			ConnectTimeout: u.ConnectTimeout, Timeout: u.Timeout, MaxPins: u.MaxPins, MaxConnecting: u.MaxConnecting,
-			QueueLimit: int(u.QueueLimit), MaxRedirects: u.MaxRedirects,
+			QueueLimit: int(u.QueueLimit), QueueTimeout: u.QueueTimeout, MaxRedirects: u.MaxRedirects,
 			BackoffMin: u.ReconnectBackoffMin, BackoffMax: u.ReconnectBackoffMax,
 		},
 		Protocol: resp.Limits{

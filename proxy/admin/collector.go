@@ -91,6 +91,7 @@ func newCollector(opts Options) *collector {
 			counter("redirects_total", "MOVED and ASK replies followed.", func(s *S) uint64 { return s.Redirects }),
 			counter("retries_total", "Commands sent again after TRYAGAIN, CLUSTERDOWN and the like.", func(s *S) uint64 { return s.Retries }),
 			counter("timeouts_total", "Replies that did not come within upstream.timeout.", func(s *S) uint64 { return s.Timeouts }),
+			counter("queue_full_total", "Commands refused because a full queue to a node (upstream.queue_limit) did not move for upstream.queue_timeout.", func(s *S) uint64 { return s.QueueFull }),
 			counter("scripts_healed_total", "NOSCRIPT replies answered by loading the script again.", func(s *S) uint64 { return s.ScriptsHealed }),
 		},
 		cache: []metric[C]{
@@ -116,6 +117,9 @@ func newCollector(opts Options) *collector {
 			counter("node_connect_errors_total", "Attempts to connect to the node that failed.", func(n *N) uint64 { return n.ConnectErrors }, "node"),
 			counter("node_connections_lost_total", "Connections to the node that broke or were given up.", func(n *N) uint64 { return n.ConnectionsLost }, "node"),
 			gauge("node_connections", "Connections to the node open now.", func(n *N) int64 { return n.Connections }, "node"),
+			gauge("node_breaker_open", "Loops on which the node's circuit breaker is not closed now.", func(n *N) int64 { return n.Open }, "node"),
+			counter("node_breaker_trips_total", "Times that the node's circuit breaker opened, on any loop.", func(n *N) uint64 { return n.Trips }, "node"),
+			counter("node_breaker_refused_total", "Connections to the node that commands wanted while its circuit breaker was open.", func(n *N) uint64 { return n.Refused }, "node"),
 		},
 		rules: []metric[stats.Rule]{
 			counter("nearcache_rule_hits_total", "Reads that a rule lets be kept, answered from the near-cache.", func(r *stats.Rule) uint64 { return r.Hits }, "rule", "match"),

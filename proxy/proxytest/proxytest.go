@@ -53,7 +53,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 			HandshakeTimeout: 10 * time.Second, MaxInFlight: 1024, RequestBuffer: 1 << 20, MaxRequest: 64 << 20, BufferMemory: 96 << 20,
 		},
 		Upstream: proxy.UpstreamOptions{
-			ConnectTimeout: 2 * time.Second, Timeout: 10 * time.Second, MaxPins: 1024, MaxConnecting: 64, QueueLimit: 16 << 20,
+			ConnectTimeout: 2 * time.Second, Timeout: 10 * time.Second, MaxPins: 1024, MaxConnecting: 64, QueueLimit: 16 << 20, QueueTimeout: 2 * time.Second,
 			MaxRedirects: 5, BackoffMin: 20 * time.Millisecond, BackoffMax: 500 * time.Millisecond,
 		},
 		Cache: proxy.CacheOptions{

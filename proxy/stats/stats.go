@@ -40,6 +40,7 @@ type Counters struct {
 	Redirects     uint64 // MOVED and ASK replies followed
 	Retries       uint64 // TRYAGAIN, CLUSTERDOWN and the like, sent again
 	Timeouts      uint64 // replies that did not come within upstream.timeout
+	QueueFull     uint64 // commands refused because a full queue to a node did not move
 	ScriptsHealed uint64 // NOSCRIPT replies answered by loading the script again
 }
 
@@ -68,6 +69,9 @@ type Node struct {
 	ConnectErrors   uint64 // attempts that failed
 	ConnectionsLost uint64 // established connections that broke or were given up
 	Connections     int64  // open now
+	Trips           uint64 // times that its circuit breaker opened
+	Refused         uint64 // connections that clients wanted while it was
+	Open            int64  // loops on which it is not closed now
 	Latency         Histogram
 }
 
@@ -201,6 +205,7 @@ func (c *Counters) add(o *Counters) {
 	c.Redirects += o.Redirects
 	c.Retries += o.Retries
 	c.Timeouts += o.Timeouts
+	c.QueueFull += o.QueueFull
 	c.ScriptsHealed += o.ScriptsHealed
 }
 
@@ -219,6 +224,9 @@ func (n *Node) add(o *Node) {
 	n.ConnectErrors += o.ConnectErrors
 	n.ConnectionsLost += o.ConnectionsLost
 	n.Connections += o.Connections
+	n.Trips += o.Trips
+	n.Refused += o.Refused
+	n.Open += o.Open
 	n.Latency.add(&o.Latency)
 }
 

@@ -1,0 +1,179 @@
+package proxy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"cosky-proxy/lua"
+	"cosky-proxy/router/command"
+)
+
+// The fate of requests whose connection has ended without an answer to them:
+//
+//	not written, not even to its end     was not executed: it is sent again, to whoever serves its slot now
+//	written, and only reads              sent again as well: it does no harm to read twice
+//	written, and may have had effects    nobody knows, and the client is told so: never sent again
+//
+// What is sent again keeps its place among the requests of its client (loop.again, loop.later),
+// and is given up when upstream.timeout has passed since it was sent first. The reply to a request that
+// was given up can reach nobody: its connection is closed.
+
+// ending is why a connection ends.
+type ending struct {
+	line    string // the error of what is in flight
+	cause   string // what follows it
+	written bool   // requests may have reached the backend: an error says so
+	again   bool   // what may be sent again is
+}
+
+// doubtful is what the client is told of a request whose fate nobody knows.
+func (e *ending) doubtful() string {
+	return e.line + ", fate unknown" + e.cause + ": the command may or may not have been executed"
+}
+
+func (e *ending) certain() string { return e.line + e.cause }
+
+// broken is the end of a connection that the backend, or the network, has ended.
+func (ln *lane) broken(err error) ending {
+	return ending{
+		line: "ERR cosky-proxy connection lost", cause: fmt.Sprintf(" (backend %s: %v)", ln.node.addr, err),
+		written: true, again: true,
+	}
+}
+
+// overdue is the end of a connection on which nothing comes.
+func (ln *lane) overdue() ending {
+	return ending{
+		line:    fmt.Sprintf("ERR cosky-proxy timed out after %s waiting for backend %s", ln.loop.srv.opts.Upstream.Timeout, ln.node.addr),
+		written: true, again: true,
+	}
+}
+
+// replaced is the end of a connection to a master that has been replaced and says nothing.
+func (ln *lane) replaced() ending {
+	return ending{
+		line: "ERR cosky-proxy connection lost", cause: fmt.Sprintf(" (backend %s was replaced and does not answer)", ln.node.addr),
+		written: true, again: true,
+	}
+}
+
+// decide says what becomes of r. unsent are the queued bytes that the kernel never took, from position
+// from on.
+func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byte) {
+	written := e.written && r.off+uint64(r.size) <= from
+	if e.again && (!written || l.onlyReads(r)) {
+		raw := r.raw
+		if len(raw) == 0 && r.off >= from && !r.alone {
+			raw = unsent[r.off-from:][:r.size]
+		}
+		if l.sendAgain(ln, r, raw) {
+			return
+		}
+	}
+	if written && !l.onlyReads(r) {
+		l.abort(r, e.doubtful())
+		return
+	}
+	l.abort(r, e.certain())
+}
+
+// sendAgain sends r, which has not been executed or only reads, to the present owner of its keys, now or,
+// while there is hope, later. False: it cannot be sent again, or its time is over.
+func (l *loop) sendAgain(ln *lane, r *request, raw []byte) bool {
+	switch s := r.client(); {
+	case r.state != replyWaiting, r.sess == nil && r.sink == nil, len(raw) == 0:
+		return false
+	case r.block != nil && (s == nil || r.block.tx.watches > 0 || r.block.tx.live != nil || r.private):
+		return false
+	case r.block == nil && r.alone, ln.kind != laneShared && !r.private:
+		return false
+	case r.spared && l.standInFor(r):
+		return true
+	case l.expired(r):
+		return false
+	case s != nil && s.delayed.len > 0 && len(r.raw) > 0:
+		s.delayed.push(r)
+		return true
+	}
+	if l.again(r, ln.node, raw) {
+		return true
+	}
+	n := ln.node
+	if o, cause := l.owner(r.slot); cause == "" {
+		n = o
+	}
+	return n.hopeful(l.now()) && l.later(r)
+}
+
+// expired reports whether r has been on its way for so long that it must not be sent again. A command
+// that blocks has no such limit.
+func (l *loop) expired(r *request) bool {
+	if r.deadline == 0 {
+		r.deadline = r.sentAt + int64(l.srv.opts.Upstream.Timeout)
+		if r.private || r.sentAt == 0 {
+			r.deadline = l.now() + int64(l.srv.opts.Upstream.Timeout)
+		}
+	}
+	return l.now() >= r.deadline
+}
+
+// onlyReads reports whether it does no harm to execute r twice, and no write of the same client could come
+// in between.
+func (l *loop) onlyReads(r *request) bool {
+	if r.block != nil {
+		return r.block.tx.onlyReads()
+	}
+	cmd := r.cmd
+	if sc, ok := r.sink.(*scatter); ok {
+		cmd = sc.parent.cmd
+	}
+	if cmd == nil || !cmd.Has(command.ReadOnly) && !l.scriptOnlyReads(r, cmd) {
+		return false
+	}
+	s := r.client()
+	return s == nil || !s.writesBehind(r)
+}
+
+func (tx *transaction) onlyReads() bool {
+	for _, cmd := range tx.cmds {
+		if !cmd.Has(command.ReadOnly) {
+			return false
+		}
+	}
+	return len(tx.own) == 0
+}
+
+// scriptOnlyReads: the script says so in its first line (flags=no-writes, which Redis enforces), or is known
+// to answer a question. CoSky's questions remove what has expired, which does nothing the second time.
+func (l *loop) scriptOnlyReads(r *request, cmd *command.Command) bool {
+	if !byText(cmd) && !byDigest(cmd) || len(r.raw) == 0 {
+		return false
+	}
+	args := l.parse(r.raw)
+	sha, text := args[1], ""
+	if byText(cmd) {
+		text = string(args[1])
+		sha = []byte(l.scripts.digest(args[1]))
+	} else {
+		text = l.srv.scripts.text(sha)
+	}
+	if sc := l.scriptOf(sha); sc != nil {
+		return sc.Access == lua.ReadOnly || sc.Access == lua.Noticing
+	}
+	return declaresNoWrites(text)
+}
+
+// declaresNoWrites reads the first line of a script, "#!lua name=… flags=a,b" (Redis' evalExtractShebangFlags).
+func declaresNoWrites(text string) bool {
+	line, _, _ := strings.Cut(text, "\n")
+	if !strings.HasPrefix(line, "#!") {
+		return false
+	}
+	for _, field := range strings.Fields(line) {
+		if flags, ok := strings.CutPrefix(field, "flags="); ok && slices.Contains(strings.Split(flags, ","), "no-writes") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,111 @@
+package proxy
+
+import (
+	"slices"
+	"time"
+
+	"cosky-proxy/cluster"
+)
+
+// Hope. When a server of a cluster, or a master that Sentinels watch, is lost, another one takes its place
+// within seconds. So what it has not been sent yet is not refused at once: it waits for the new master, or for
+// the old one's return, until upstream.timeout after the trouble began. Everybody waits out the same
+// trouble once: commands that come later are refused at once, until the node, or its successor,
+// is in service. One Redis alone has no successor, so there commands are refused at once.
+
+// hopeful reports whether a node that is out of service may still be, or be replaced, in time.
+func (n *node) hopeful(now int64) bool { return n.loop.resends && now < n.breaker.hopeUntil }
+
+// unserved ends the present command, whose slot's node is out of service: it is refused, or, while there
+// is hope, waits (false).
+func (s *session) unserved(slot uint16, cause string) (done bool) {
+	l := s.loop
+	if n, none := l.owner(slot); none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()) {
+		n.hoping = append(n.hoping, s)
+		return !s.pause(waitNode)
+	}
+	s.refuse(cause)
+	return true
+}
+
+// wake lets those go on who wait for the node: it is in service, has been replaced, or there is no
+// hope left.
+func (n *node) wake() {
+	hoping := n.hoping
+	n.hoping = nil
+	for _, s := range hoping {
+		if s.wait == waitNode {
+			s.resume()
+		}
+	}
+}
+
+// hope lets commands know when they have waited for long enough. The loop's tick calls it.
+func (n *node) hope(now int64) {
+	if len(n.hoping) == 0 {
+		return
+	}
+	if !n.hopeful(now) {
+		n.wake()
+		return
+	}
+	n.loop.srv.opts.Topology.Refresh("clients wait for " + n.addr + " or its successor")
+}
+
+// refusal is a time in which a server answered commands with a refusal that is about its state
+// (CLUSTERDOWN, LOADING, MASTERDOWN, READONLY): as with a node that is out of reach, every command waits
+// for the end of it, but all of them together no longer than upstream.timeout.
+type refusal struct {
+	since, last int64 // (mono)
+}
+
+// refusalGap is the time without a refusal after which the next one is the first of another trouble.
+// It is longer than the longest pause between two repeats.
+const refusalGap = 2 * int64(repeatMax)
+
+// noteRefusal reports whether it is worth while to repeat a command that the node has just refused.
+func (n *node) noteRefusal(now int64) (worth bool) {
+	r := &n.refusal
+	if now-r.last > refusalGap {
+		r.since = now
+	}
+	r.last = now
+	return now-r.since < int64(n.loop.srv.opts.Upstream.Timeout)
+}
+
+// detain has r, which cannot be sent now, wait as long as there is hope.
+func (l *loop) detain(r *request, cause string) {
+	if r.sink == nil && l.standInFor(r) {
+		return
+	}
+	n, none := l.owner(r.slot)
+	if hopeless := none == "" && n.breaker.retryAt != 0 && !n.hopeful(l.now()); hopeless || !l.resends || !l.later(r) {
+		l.abort(r, cause)
+	}
+}
+
+// depart notes whether a node that is no master any more has left for good: the cluster has declared that it
+// has failed, or nobody knows it. One that was demoted politely answers what it was asked before.
+func (n *node) depart(t *cluster.Topology) {
+	known := t.NodeAt(n.addr)
+	switch {
+	case known != nil && !known.Blocked, slices.Contains(t.Spares, n.addr):
+		n.goneAt = 0
+	case n.goneAt == 0:
+		n.goneAt = n.loop.now()
+	}
+}
+
+// lastWords is how long a master that has been replaced may be silent before what it was asked is given up.
+// A demoted one that lives says MOVED or READONLY as soon as it knows.
+const lastWords = int64(750 * time.Millisecond)
+
+// orphaned reports whether nothing more is to be expected on a connection to a master that has gone. Blocked
+// clients, who may wait for ever, depend on it.
+func (ln *lane) orphaned(now int64) bool {
+	n := ln.node
+	if n.goneAt == 0 || ln.inflight.len == 0 || ln.conn != nil && ln.conn.ReadPaused() {
+		return false
+	}
+	return !ln.ready || now-max(ln.lastRead, n.goneAt) > lastWords
+}
