@@ -77,6 +77,8 @@ func TestEveryFieldHasAKey(t *testing.T) {
 			*p = []Secret{"x"}
 		case *[]CacheRule:
 			*p = []CacheRule{{Match: "x"}}
+		case *[]LimitRule:
+			*p = []LimitRule{{Per: "x"}}
 		case *[]CacheScript:
 			*p = []CacheScript{{SHA: "x"}}
 		default:
@@ -199,7 +201,7 @@ func companion(o *option) []string {
 // other is an allowed value of o that is not its default.
 func other(t *testing.T, o *option) string {
 	t.Helper()
-	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "1.3", "true", "required", "a:1=b:2", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET", "{sha: " + someSHA + ", effect: registry_renew}"} {
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "1.3", "true", "required", "a:1=b:2", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET", "{sha: " + someSHA + ", effect: registry_renew}", "{per: user, rate: 2}"} {
 		d := Default()
 		table := options(d)
 		for i := range table {

@@ -25,6 +25,7 @@ type Config struct {
 	TLS       ListenerTLS
 	Auth      Auth
 	Clients   Clients
+	Limits    Limits
 	Upstream  Upstream
 	Protocol  Protocol
 	NearCache NearCache
@@ -54,6 +55,12 @@ type Clients struct {
 	IdleTimeout     time.Duration // 0: never
 	TCPKeepalive    time.Duration // 0: off
 	BufferMemory    Bytes         // all clients' buffers together
+}
+
+// Limits bounds how many commands clients may send.
+type Limits struct {
+	Rules    []LimitRule
+	MaxNames int // addresses, users or namespaces that are counted apart, per rule
 }
 
 // Upstream governs the connections to the backend.
@@ -163,6 +170,7 @@ func Default() *Config {
 			TCPKeepalive:    300 * time.Second,
 			BufferMemory:    96 * MB,
 		},
+		Limits: Limits{MaxNames: 10000},
 		Upstream: Upstream{
 			TLS:                 UpstreamTLS{MinVersion: "1.2"},
 			ConnectTimeout:      2 * time.Second,

@@ -47,6 +47,9 @@ func options(c *Config) []option {
 		duration("clients.tcp_keepalive", &cl.TCPKeepalive, 0, day, "silence before TCP probes a client; 0: no probes"),
 		size("clients.buffer_memory", &cl.BufferMemory, 1*MB, 1024*GB, "all clients' buffers together"),
 
+		limitRules("limits.rules", &c.Limits.Rules, "how many commands are allowed: {per: connection|address|user|namespace, match: PATTERN, rate: N, burst: N, in_flight: N}; a flag may be repeated"),
+		number("limits.max_names", &c.Limits.MaxNames, 1, 10_000_000, "addresses, users or namespaces that each rule counts apart; further ones share one limit"),
+
 		text("upstream.user", &up.User, "NAME", "log in to the backend as this user; overrides the URL"),
 		text("upstream.password", &up.Password, "TEXT", "log in to the backend with this password; overrides the URL"),
 		text("upstream.sentinel_user", &up.SentinelUser, "NAME", "log in to the Sentinels as this user"),

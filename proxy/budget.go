@@ -47,6 +47,48 @@ func (s *session) requestBytes() int {
 	return n
 }
 
+// fill notes that the session may hold something from now on. A budget looks at such
+// sessions only: tens of thousands that are idle cost it nothing.
+func (s *session) fill() {
+	if !s.filled {
+		s.enlist()
+	}
+}
+
+func (s *session) enlist() {
+	s.filled = true
+	s.loop.filled = append(s.loop.filled, s)
+}
+
+// forgetEmpty takes out of l.filled who holds nothing any more.
+func (l *loop) forgetEmpty() {
+	kept := l.filled[:0]
+	for _, s := range l.filled {
+		s.filled = !s.closed && (s.wait == waitOutput || len(s.holding) > 0 || s.backlog()+s.requestBytes() > 0)
+		if s.filled {
+			kept = append(kept, s)
+		}
+	}
+	clear(l.filled[len(kept):])
+	l.filled = kept
+	if cap(kept) > maxIdleFilled && len(kept) < cap(kept)/4 {
+		l.filled = slices.Clone(kept)
+	}
+}
+
+// maxIdleFilled is the capacity of loop.filled that is kept after a burst.
+const maxIdleFilled = 1024
+
+// keep notes that the session holds n bytes more (or less) for as long as it likes: names.
+func (s *session) keep(n int) {
+	s.kept += n
+	s.loop.kept += int64(n)
+}
+
+// subscriptionCost is what a subscription takes besides its name: its place in the session,
+// in the topic, and the topic itself, which the client may have for itself.
+const subscriptionCost = 512
+
 // budget keeps the buffers of all clients within clients.buffer_memory. Near it
 // every client gets less: its requests are read less far ahead of its replies, and
 // large ones are streamed to the backend earlier. Beyond it, the clients with the
@@ -54,15 +96,18 @@ func (s *session) requestBytes() int {
 func (l *loop) budget() {
 	o := &l.srv.opts.Clients
 	l.budgetAt = l.now()
-	held := int64(0)
-	for s := range l.sessions {
-		held += int64(s.backlog() + s.requestBytes())
+	held := l.kept
+	for _, s := range l.filled {
+		if !s.closed {
+			held += int64(s.backlog() + s.requestBytes())
+		}
 	}
 	l.held.Store(held)
 	total := int64(0)
 	for _, other := range l.srv.loops {
 		total += other.held.Load()
 	}
+	before := l.limits
 	switch {
 	case total > o.BufferMemory/2:
 		l.limits.tighten(o)
@@ -70,9 +115,13 @@ func (l *loop) budget() {
 	case total < o.BufferMemory/4:
 		l.limits.loosen(o)
 	}
-	for s := range l.sessions {
-		s.conn.SetLowWater(l.limits.output / 2)
-		if s.wait == waitOutput || len(s.holding) > 0 {
+	if l.limits != before {
+		for s := range l.sessions {
+			s.conn.SetLowWater(l.limits.output / 2)
+		}
+	}
+	for i := 0; i < len(l.filled); i++ { // what is relieved may fill others
+		if s := l.filled[i]; !s.closed && (s.wait == waitOutput || len(s.holding) > 0) {
 			s.relieve() // the limit may have changed since the last flush
 		}
 	}
@@ -85,7 +134,7 @@ func (l *loop) budget() {
 // arriving, and at the speed of a network hundreds of megabytes may until then. The more
 // sessions there are to look at, the less often it does.
 func (l *loop) budgetAgain() {
-	pause := 2*time.Millisecond + time.Duration(len(l.sessions))*2*time.Microsecond
+	pause := 2*time.Millisecond + time.Duration(len(l.filled))*2*time.Microsecond
 	if l.now()-l.budgetAt > int64(pause) {
 		l.budget()
 	}
@@ -98,9 +147,9 @@ const streamPerTick = 8 << 20
 // streamHeld lets incomplete requests go that are longer than is held now.
 func (l *loop) streamHeld() {
 	bytes := 0
-	for s := range l.sessions {
+	for _, s := range l.filled {
 		n := s.conn.Unconsumed()
-		if n < l.limits.request || s.upload != nil || s.wait != waitNothing {
+		if n < l.limits.request || s.closed || s.upload != nil || s.wait != waitNothing {
 			continue
 		}
 		if bytes += n; bytes > streamPerTick {
@@ -110,32 +159,35 @@ func (l *loop) streamHeld() {
 	}
 }
 
-// shed cuts off the clients with the largest unfinished requests until excess
-// bytes are free. What is small enough to be streamed or harmless is left alone.
+// shed cuts off the clients with the largest unfinished requests, or the most names, until
+// excess bytes are free. What is small enough to be streamed or harmless is left alone.
 func (l *loop) shed(excess int64) {
 	var large []*session
 	for s := range l.sessions {
-		if s.requestBytes() > l.srv.opts.Clients.RequestBuffer {
+		if s.claims() > l.srv.opts.Clients.RequestBuffer {
 			large = append(large, s)
 		}
 	}
-	slices.SortFunc(large, func(a, b *session) int { return b.requestBytes() - a.requestBytes() })
+	slices.SortFunc(large, func(a, b *session) int { return b.claims() - a.claims() })
 	for _, s := range large {
 		if excess <= 0 {
 			return
 		}
-		excess -= int64(s.requestBytes())
+		excess -= int64(s.claims())
 		l.stats.Cut++
-		l.srv.log.Warn("client cut off: all clients together hold more than is allowed, and its unfinished request is the largest",
-			"client", s.addr, "request_bytes", s.requestBytes(), "limit", "clients.buffer_memory")
+		l.srv.log.Warn("client cut off: all clients together hold more than is allowed, and its unfinished request, or its names and subscriptions, take the most",
+			"client", s.addr, "request_bytes", s.requestBytes(), "kept_bytes", s.kept, "limit", "clients.buffer_memory")
 		s.overdraw()
 	}
 }
 
-// overdraw ends a session whose request there is no memory for.
+// claims is what only cutting the session off would free.
+func (s *session) claims() int { return s.requestBytes() + s.kept }
+
+// overdraw ends a session for which there is no memory.
 func (s *session) overdraw() {
 	if s.head != nil || s.midReply {
-		s.close("no memory for its request")
+		s.close("no memory for what it holds")
 		return
 	}
 	s.write(fmt.Appendf(nil, "-ERR cosky-proxy has no memory for this request: its clients hold more than clients.buffer_memory (%d bytes) together\r\n",

@@ -32,8 +32,14 @@ func (s *session) clientSetName(cmd *command.Command, args [][]byte, _ []byte) b
 		s.refuse(errClientName)
 		return true
 	}
-	s.name = string(args[2])
+	s.rename(&s.name, args[2])
 	return s.ok(cmd)
+}
+
+// rename changes one of the client's names.
+func (s *session) rename(p *string, to []byte) {
+	s.keep(len(to) - len(*p))
+	*p = string(to)
 }
 
 func (s *session) clientSetInfo(cmd *command.Command, args [][]byte, _ []byte) bool {
@@ -46,9 +52,9 @@ func (s *session) clientSetInfo(cmd *command.Command, args [][]byte, _ []byte) b
 		s.errorf("ERR %s cannot contain spaces, newlines or special characters.", bytes.ToLower(attr))
 		return true
 	case equalFold(attr, "LIB-NAME"):
-		s.library = string(value)
+		s.rename(&s.library, value)
 	default:
-		s.libver = string(value)
+		s.rename(&s.libver, value)
 	}
 	return s.ok(cmd)
 }
@@ -106,7 +112,7 @@ func (s *session) describe(b []byte, now int64, pending int) []byte {
 	return fmt.Appendf(b, "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=%d multi=%d%s"+
 		" qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=%d rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=%d events=r cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s\n",
 		s.id, s.addr, s.via, s.id, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, s.flags(), s.db, channels, patterns, shards, multi, watch,
-		pending, s.queuedBytes(), unread, pending+s.requestBytes()+s.backlog(), last, s.user, s.redirection(), proto, s.library, s.libver)
+		pending, s.queuedBytes(), unread, pending+s.claims()+s.backlog(), last, s.user, s.redirection(), proto, s.library, s.libver)
 }
 
 func (s *session) queuedBytes() int {

@@ -108,7 +108,8 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 		}
 		resp3 = v == 3
 	}
-	name, renamed := "", false
+	var name []byte
+	renamed := false
 	for i := 2; i < len(args); i++ {
 		switch {
 		case equalFold(args[i], "AUTH") && i+2 < len(args):
@@ -122,7 +123,7 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 			}
 			i += 2
 		case equalFold(args[i], "SETNAME") && i+1 < len(args):
-			name, renamed = string(args[i+1]), true
+			name, renamed = args[i+1], true
 			if !printable(args[i+1]) {
 				s.refuse(errClientName)
 				return true
@@ -156,7 +157,7 @@ func (s *session) hello(cmd *command.Command, args [][]byte, _ []byte) bool {
 		s.resp3 = resp3
 	}
 	if renamed {
-		s.name = name
+		s.rename(&s.name, name)
 	}
 	return s.answer(cmd, s.appendHello)
 }

@@ -234,7 +234,8 @@ func (s *session) reset(cmd *command.Command, _ [][]byte, _ []byte) bool {
 	s.leaveHome()
 	s.stopMonitor()
 	s.mute, s.unevictable = muting{}, false
-	s.tx, s.resp3, s.db, s.name, s.user = nil, false, int32(s.loop.srv.opts.Backend.DB), "", defaultUser
+	s.tx, s.resp3, s.db, s.user = nil, false, int32(s.loop.srv.opts.Backend.DB), defaultUser
+	s.rename(&s.name, nil)
 	if s.loop.guard != nil {
 		s.loop.guard.welcome(s)
 	}

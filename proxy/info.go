@@ -292,6 +292,7 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("proxy_accepted_connections", sum.Accepted)
 	line("proxy_rejected_connections", sum.Rejected)
 	line("proxy_cut_clients", sum.Cut)
+	line("proxy_idle_closed_clients", sum.IdleClosed)
 	line("proxy_protocol_errors", sum.ProtocolErrors)
 	line("proxy_client_buffer_bytes", sum.BufferBytes)
 	line("proxy_pubsub_feeds_lost", sum.FeedsLost)
@@ -299,6 +300,10 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("proxy_pubsub_subscribers_dropped", sum.SubscribersDropped)
 	line("proxy_lanes", sum.Lanes)
 	line("proxy_pins", sum.Pins)
+	for i := range sum.Limits {
+		m := &sum.Limits[i]
+		line(fmt.Sprintf("proxy_limit_%d", i+1), fmt.Sprintf("per=%s,match=%s,names=%d,too_fast=%d,too_many=%d", m.Per, onOneLine(m.Match), s.quotas.Names(i), m.TooFast, m.TooMany))
+	}
 	line("proxy_redirects", sum.Redirects)
 	line("proxy_retries", sum.Retries)
 	line("proxy_timeouts", sum.Timeouts)

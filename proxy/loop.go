@@ -26,8 +26,9 @@ type loop struct {
 	clusters bool // the backend is a Redis Cluster: keys have owners, replies may redirect
 	resends  bool // the backend may have to be asked again elsewhere: requests are kept for that
 	cache    *nearcache.Cache
-	rules    *ruleSet // what else than CoSky's keys may be cached; nil: nothing
-	guard    guard    // who clients are and what they may do; nil: everything
+	rules    *ruleSet  // what else than CoSky's keys may be cached; nil: nothing
+	guard    guard     // who clients are and what they may do; nil: everything
+	throttle *throttle // how many commands they may send; nil: any number
 
 	// loop-owned
 	table      *command.Table
@@ -51,6 +52,9 @@ type loop struct {
 	limits     limits                // what one client may occupy at the moment
 	budgetAt   int64                 // when budget was last called (mono)
 	held       atomic.Int64          // bytes in clients' buffers at the last tick
+	filled     []*session            // that may hold some of them
+	kept       int64                 // of them, bytes of names
+	reapAt     int64                 // when idle clients are looked for next (mono)
 	load       atomic.Int64          // clients placed here, for the acceptors
 	stats      *stats.Loop
 	goneIn     uint64 // bytes of clients that have left
@@ -107,6 +111,8 @@ func newLoop(srv *Server, id int) (*loop, error) {
 	l.topo = cluster.Unknown(srv.opts.Backend.Mode)
 	l.limits = srv.opts.Clients.limits()
 	l.guard = l.newGuard()
+	l.throttle = newThrottle(srv.quotas)
+	l.stats.Limits = srv.newLimitCounters()
 	l.scripts.shared = srv.scripts
 	l.hub.init(l)
 	if h := &srv.opts.Hot; h.Sample > 0 {
@@ -175,22 +181,28 @@ func (l *loop) tick() {
 		l.heat.Tick(now)
 	}
 	l.budget()
+	l.forgetEmpty()
 	l.reapIdle(now)
 	l.hub.tick(now)
 	if l.guard != nil {
 		l.guard.tick(now)
 	}
 	l.watchOver(now)
+	if l.throttle != nil {
+		l.throttle.book.Sweep(now)
+	}
 	l.nl.AfterFunc(tickInterval, l.tick)
 }
 
 func (l *loop) reapIdle(now int64) {
 	idle := int64(l.srv.opts.Clients.IdleTimeout)
-	if idle == 0 {
+	if idle == 0 || now < l.reapAt {
 		return
 	}
+	l.reapAt = now + min(idle/8, int64(time.Second)) // every client is looked at
 	for s := range l.sessions {
 		if s.head == nil && s.subscriptions() == 0 && s.monitor == nil && s.wait != waitPause && s.wait != waitNode && now-s.lastSeen > idle {
+			l.stats.IdleClosed++
 			s.close("idle")
 		}
 	}
@@ -346,7 +358,7 @@ func (l *loop) again(r *request, n *node, raw []byte) bool {
 // snapshot copies the loop's counters; it runs on the loop.
 func (l *loop) snapshot() stats.Snapshot {
 	c := &l.stats.Counters
-	c.Clients, c.Subscribers, c.Paused, c.BufferBytes = int64(len(l.sessions)), 0, 0, 0
+	c.Clients, c.Subscribers, c.Paused, c.BufferBytes = int64(len(l.sessions)), 0, 0, l.kept
 	c.BytesIn, c.BytesOut = l.goneIn, l.goneOut
 	for s := range l.sessions {
 		c.BytesIn += s.conn.Received()

@@ -49,6 +49,9 @@ func (s *session) muted() bool {
 // fade ends what was to last for one command only (Redis' resetClient).
 func (s *session) fade() {
 	s.questions = questions{}
+	if s.permit != nil {
+		s.surrender()
+	}
 	m := &s.mute
 	m.on, m.skip = m.off || m.skip, false
 	s.fleeting = m.on && !m.off

@@ -10,6 +10,7 @@ import (
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/quota"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
@@ -61,6 +62,7 @@ type Options struct {
 	Topology     Topology
 	Logger       *slog.Logger
 	Clients      ClientOptions
+	Limits       LimitOptions
 	Upstream     UpstreamOptions
 	Protocol     resp.Limits
 	Cache        CacheOptions
@@ -92,6 +94,12 @@ type ClientOptions struct {
 	HandshakeTimeout time.Duration // of TLS
 	Keepalive        time.Duration // TCP keepalive idle time; 0: off
 	BufferMemory     int64         // bytes of all clients' buffers together
+}
+
+// LimitOptions bound how many commands clients may send.
+type LimitOptions struct {
+	Rules    []quota.Rule
+	MaxNames int // that each rule counts apart
 }
 
 // UpstreamOptions govern connections to the backend.

@@ -61,6 +61,7 @@ type request struct {
 	db        int32
 	hotEpoch  uint32      // the loop's when its effects were noted
 	as        *credential // of its lane; nil: the proxy's own
+	permit    *permit     // nil: nobody counts it
 	caching   string      // CLIENT CACHING is in force for it: "YES" or "NO"
 }
 
@@ -93,6 +94,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	if s != nil {
 		r.mute = s.muted()
 		r.resp3, r.db, r.as = s.resp3, s.db, s.as
+		r.permit, s.permit = s.permit, nil
 		if s.home != nil {
 			r.caching = s.home.tracking.choice()
 		}
@@ -104,6 +106,9 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 func (l *loop) release(r *request) {
 	if len(r.touches) != 0 {
 		panic("BUG: request released with unsettled effects")
+	}
+	if r.permit != nil {
+		l.throttle.giveBack(r.permit)
 	}
 	buf, raw, touches := r.buf, r.raw, r.touches
 	if cap(buf) > maxKept {

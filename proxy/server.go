@@ -14,6 +14,7 @@ import (
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/quota"
 	"cosky-proxy/proxy/stats"
 	"cosky-proxy/router/command"
 )
@@ -31,6 +32,7 @@ type Server struct {
 	events  *eventSource // nil unless CoSky's Pub/Sub is a source, or may become one
 	keeps   *ruleSet     // nearcache.rules; nil: none
 	hotRule *keyRule     // of hot keys; nil: there are none
+	quotas  *quota.Book  // limits.rules; nil: none
 	started time.Time
 
 	// guarded by its own lock
@@ -95,6 +97,7 @@ func New(opts Options) (*Server, error) {
 		roster:  newRoster(),
 		keeps:   keeps,
 		hotRule: hotRule,
+		quotas:  newQuotas(&opts.Limits),
 		started: time.Now(),
 	}
 	s.commands.Store(newVocabulary(&opts, command.Builtin()))

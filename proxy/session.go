@@ -74,6 +74,7 @@ type session struct {
 	delays     int         // how often they have been: a timer set before does nothing any more
 
 	// loop-owned: flow
+	filled    bool // it is in loop.filled
 	wait      waitReason
 	laneEpoch uint64  // the loop's when the first of those in flight was sent
 	exclusive bool    // what is in flight must be answered before anything else is sent
@@ -84,6 +85,7 @@ type session struct {
 	inquired  bool // the backend has said what it knows of the next command
 	eof       bool // the client has shut down its sending side
 	lastSeen  int64
+	kept      int // bytes of its names, and of those of its subscriptions
 
 	// loop-owned: near-cache order
 	fetching int          // reads in flight on fetch lanes
@@ -100,6 +102,10 @@ type session struct {
 	upload   *upload            // a request that is streamed through it
 	lastCmd  *command.Command   // nil: none that is known
 
+	// loop-owned: limits
+	meters *meters // nil: nothing of it has been counted yet
+	permit *permit // of the command that is being executed; nil: it has none, or its request has it
+
 	// loop-owned: Pub/Sub
 	subs      map[topicID]membership
 	shardSubs int      // of them, shard channels
@@ -113,6 +119,7 @@ type session struct {
 func (s *session) OnData(b []byte) int {
 	l := s.loop
 	s.lastSeen = l.now()
+	s.fill()
 	pos := 0
 	for pos < len(b) && s.wait == waitNothing && !s.closed && !s.closing {
 		n := s.next(b[pos:])
@@ -236,6 +243,12 @@ func (s *session) dispatch(req *resp.Request) bool {
 	if l.paused.kind != pauseNone && s.monitor == nil && s.suspended(cmd, req.Args) {
 		return false
 	}
+	if l.throttle != nil && s.permit == nil {
+		if refusal := s.obtain(cmd, req.Args); refusal != "" {
+			s.reject(req.Args[0], refusal)
+			return true
+		}
+	}
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
 		return s.queue(cmd, req.Args, raw)
 	}
@@ -344,6 +357,7 @@ func (s *session) awaits(ln *lane) bool {
 
 // write appends reply bytes to the output.
 func (s *session) write(b []byte) {
+	s.fill()
 	s.conn.Out = append(s.conn.Reserve(len(b)), b...)
 	s.conn.Dirty()
 }
@@ -389,7 +403,10 @@ func (s *session) enqueue(r *request) {
 	s.inflight++
 }
 
-func (s *session) hold(n int) { s.held += n }
+func (s *session) hold(n int) {
+	s.fill()
+	s.held += n
+}
 
 // advance removes the head, whose reply has been written, writes every further
 // reply that is complete, and the beginning of the next one if it is there.
@@ -556,6 +573,8 @@ func (s *session) detach() {
 	}
 	s.stopMonitor()
 	s.unheard()
+	s.unmeter()
+	l.kept -= int64(s.kept)
 	l.goneIn += s.conn.Received()
 	l.goneOut += s.conn.Sent()
 	delete(l.sessions, s)

@@ -114,6 +114,7 @@ func (s *session) join(b []byte, t *topic) []byte {
 			s.subs = make(map[topicID]membership)
 		}
 		s.joined++
+		s.keep(len(t.id.name) + subscriptionCost)
 		s.subs[t.id] = membership{t, s.joined}
 		if t.id.kind == kindShard {
 			s.shardSubs++
@@ -132,6 +133,7 @@ func (s *session) leave(id topicID, g *gate) {
 		return
 	}
 	delete(s.subs, id)
+	s.keep(-len(id.name) - subscriptionCost)
 	if id.kind == kindShard {
 		s.shardSubs--
 	}
@@ -222,6 +224,7 @@ func (s *session) joinedTopics(kind subKind) (ids []topicID) {
 
 // push delivers a message, between replies only.
 func (s *session) push(frame []byte) {
+	s.fill()
 	first := byte('*')
 	if s.resp3 {
 		first = '>'
@@ -246,6 +249,7 @@ func (s *session) checkMessages() {
 // writePush writes a message between replies, or keeps it until there is room for one.
 func (s *session) writePush(b []byte) {
 	if s.midReply || s.hushed > 0 {
+		s.fill()
 		s.pushes = append(s.pushes, b...)
 		return
 	}

@@ -37,10 +37,13 @@ func (s *session) beginUpload(b []byte) int {
 		return 0
 	}
 	s.lastCmd = cmd
-	n, cause := l.owner(t.slot)
 	var pin *lane
+	cause := ""
+	if l.throttle != nil {
+		cause = s.obtain(cmd, args)
+	}
 	if cause == "" {
-		pin, cause = s.lease(n)
+		pin, cause = s.leaseFor(t)
 	}
 	s.parser.BeginSkim(b)
 	s.upload = &upload{pin: pin}
@@ -60,6 +63,15 @@ func (s *session) beginUpload(b []byte) int {
 	pin.optFor(r)
 	pin.send(r, b)
 	return len(b)
+}
+
+// leaseFor leases a pin to t's owner.
+func (s *session) leaseFor(t target) (*lane, string) {
+	n, cause := s.loop.owner(t.slot)
+	if cause != "" {
+		return nil, cause
+	}
+	return s.lease(n)
 }
 
 // uploadTarget finds the shard of a request whose end is not known yet. It is

@@ -16,6 +16,7 @@ import (
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/acl"
 	"cosky-proxy/proxy/netloop"
+	"cosky-proxy/proxy/quota"
 	"cosky-proxy/proxy/resp"
 )
 
@@ -217,6 +218,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			RequestBuffer: int(c.RequestBuffer), MaxRequest: int(c.MaxRequest),
 			IdleTimeout: c.IdleTimeout, HandshakeTimeout: cfg.TLS.HandshakeTimeout, Keepalive: c.TCPKeepalive, BufferMemory: int64(c.BufferMemory),
 		},
+		Limits: proxy.LimitOptions{Rules: limitsOf(cfg.Limits.Rules), MaxNames: cfg.Limits.MaxNames},
 		Upstream: proxy.UpstreamOptions{
 			ConnectTimeout: u.ConnectTimeout, Timeout: u.Timeout, MaxPins: u.MaxPins, MaxConnecting: u.MaxConnecting,
 			QueueLimit: int(u.QueueLimit), QueueTimeout: u.QueueTimeout, MaxRedirects: u.MaxRedirects,
@@ -262,6 +264,18 @@ func rulesOf(rules []conf.CacheRule) []proxy.Rule {
 	var list []proxy.Rule
 	for _, r := range rules {
 		list = append(list, proxy.Rule{Match: r.Match, Commands: r.Commands, TTL: r.TTL, MaxValue: int(r.MaxValue), Bare: r.Coherence == "ttl"})
+	}
+	return list
+}
+
+func limitsOf(rules []conf.LimitRule) []quota.Rule {
+	kinds := map[string]quota.Kind{}
+	for k := range quota.Kinds {
+		kinds[k.String()] = k
+	}
+	var list []quota.Rule
+	for _, r := range rules {
+		list = append(list, quota.Rule{Per: kinds[r.Per], Match: r.Match, Rate: r.Rate, Burst: r.Burst, InFlight: r.InFlight})
 	}
 	return list
 }

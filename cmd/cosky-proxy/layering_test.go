@@ -15,7 +15,7 @@ const module = "cosky-proxy/"
 // below its own. Test helpers (proxytest, clustertest, test/…) and bench stand outside.
 var layers = [][]string{
 	{"proxy/mono", "proxy/resp", "proxy/stats", "proxy/glob", "proxy/heat", "router/command", "router/info", "cluster/slot", "nearcache/coskey", "nearcache/internal/defect", "conf", "cluster/embedded", "cluster/dial"},
-	{"nearcache/lease", "proxy/netloop", "proxy/acl", "lua"},
+	{"nearcache/lease", "proxy/netloop", "proxy/acl", "proxy/quota", "lua"},
 	{"nearcache", "cluster", "nearcache/pubsub"},
 	{"router", "cluster/discovery"},
 	{"proxy/admin", "proxy"},

@@ -47,6 +47,7 @@ type collector struct {
 	commandLatency *prometheus.Desc
 	nodes          []metric[stats.Node]
 	rules          []metric[stats.Rule]
+	limits         []metric[stats.Limit]
 	nodeLatency    *prometheus.Desc
 	hotKeys        metric[stats.HotKey]
 }
@@ -125,6 +126,10 @@ func newCollector(opts Options) *collector {
 			counter("nearcache_rule_hits_total", "Reads that a rule lets be kept, answered from the near-cache.", func(r *stats.Rule) uint64 { return r.Hits }, "rule", "match"),
 			counter("nearcache_rule_misses_total", "Reads that a rule lets be kept, which had to be fetched.", func(r *stats.Rule) uint64 { return r.Misses }, "rule", "match"),
 		},
+		limits: []metric[stats.Limit]{
+			counter("limit_too_fast_total", "Commands that a rule of limits.rules has refused because of its rate.", func(m *stats.Limit) uint64 { return m.TooFast }, "rule", "per", "match"),
+			counter("limit_too_many_total", "Commands that a rule of limits.rules has refused because too many were in flight.", func(m *stats.Limit) uint64 { return m.TooMany }, "rule", "per", "match"),
+		},
 		nodeLatency: describe("node_command_duration_seconds", "Time from sending a command to the node to its reply.", "node"),
 		hotKeys:     newHotKeyMetric(),
 	}
@@ -141,6 +146,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	describeAll(ch, c.commands)
 	describeAll(ch, c.nodes)
 	describeAll(ch, c.rules)
+	describeAll(ch, c.limits)
 }
 
 func describeAll[S any](ch chan<- *prometheus.Desc, metrics []metric[S]) {
@@ -183,6 +189,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		r := &s.Rules[i]
 		for _, m := range c.rules {
 			m.collect(ch, r, strconv.Itoa(i+1), strings.ToValidUTF8(r.Match, "\uFFFD"))
+		}
+	}
+	for i := range s.Limits {
+		n := &s.Limits[i]
+		for _, m := range c.limits {
+			m.collect(ch, n, strconv.Itoa(i+1), n.Per, strings.ToValidUTF8(n.Match, "\uFFFD"))
 		}
 	}
 	for _, k := range c.opts.HotKeys(shownHotKeys) {

@@ -58,6 +58,13 @@ type Rule struct {
 	Misses uint64 // fetched
 }
 
+// Limit counts the commands that a rule of limits.rules has refused.
+type Limit struct {
+	Per, Match string // what it counts by, as the rule says
+	TooFast    uint64 // because of its rate
+	TooMany    uint64 // because too many were in flight
+}
+
 // Node counts the traffic with one Redis server.
 type Node struct {
 	Addr            string // as in the topology
@@ -81,6 +88,7 @@ type Loop struct {
 	Commands []Command // indexed by command ID
 	Nodes    []*Node   // in order of first use; pointers stay valid for the loop's life
 	Rules    []Rule    // in the order of the configuration; none: there are no rules
+	Limits   []Limit   // likewise
 }
 
 // NewLoop returns a Loop that can count commands with IDs below commands.
@@ -122,6 +130,7 @@ func (l *Loop) Snapshot() Snapshot {
 		Commands: slices.Clone(l.Commands),
 		Nodes:    make([]Node, len(l.Nodes)),
 		Rules:    slices.Clone(l.Rules),
+		Limits:   slices.Clone(l.Limits),
 	}
 	for i, n := range l.Nodes {
 		s.Nodes[i] = *n
@@ -135,8 +144,9 @@ type Snapshot struct {
 	Counters
 	Loops    int // how many loops are in the sum
 	Commands []Command
-	Nodes    []Node // one per address
-	Rules    []Rule // as in Loop
+	Nodes    []Node  // one per address
+	Rules    []Rule  // as in Loop
+	Limits   []Limit // as in Loop
 }
 
 // Add adds o to s. It leaves o alone and keeps no reference to it.
@@ -155,6 +165,14 @@ func (s *Snapshot) Add(o *Snapshot) {
 		for i := range o.Rules {
 			s.Rules[i].Hits += o.Rules[i].Hits
 			s.Rules[i].Misses += o.Rules[i].Misses
+		}
+	}
+	if s.Limits == nil {
+		s.Limits = slices.Clone(o.Limits)
+	} else {
+		for i := range o.Limits {
+			s.Limits[i].TooFast += o.Limits[i].TooFast
+			s.Limits[i].TooMany += o.Limits[i].TooMany
 		}
 	}
 	for i := range o.Nodes {

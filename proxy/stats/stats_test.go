@@ -75,7 +75,7 @@ func fill(v reflect.Value, n uint64) {
 }
 
 func filled(n uint64) Snapshot {
-	s := Snapshot{Commands: make([]Command, 3), Nodes: []Node{{Addr: "a:1"}, {Addr: "b:2"}}, Rules: []Rule{{Match: "x"}}}
+	s := Snapshot{Commands: make([]Command, 3), Nodes: []Node{{Addr: "a:1"}, {Addr: "b:2"}}, Rules: []Rule{{Match: "x"}}, Limits: []Limit{{Per: "user", Match: "x"}}}
 	fill(reflect.ValueOf(&s).Elem(), n)
 	return s
 }
@@ -98,7 +98,7 @@ func TestAddToTheZeroSnapshot(t *testing.T) {
 	if !reflect.DeepEqual(s, filled(7)) {
 		t.Errorf("got %+v", s)
 	}
-	s.Commands[0].Calls, s.Nodes[0].Calls, s.Rules[0].Hits = 99, 99, 99
+	s.Commands[0].Calls, s.Nodes[0].Calls, s.Rules[0].Hits, s.Limits[0].TooFast = 99, 99, 99, 99
 	if !reflect.DeepEqual(o, filled(7)) {
 		t.Error("the sum shares memory with its summand")
 	}
