@@ -71,7 +71,8 @@ const (
 // Parser follows one client's request stream. The zero value is at the start of
 // a request. It keeps its progress through an incomplete request as offsets, not
 // bytes, so however the stream is cut no byte is looked at more than twice: once
-// on arrival, once more in the headers to collect the arguments.
+// on arrival, once more in the headers to collect the arguments. (The headers of a small
+// request's beginning are looked at once more, see takeSmall.)
 type Parser struct {
 	pos     int   // offset of the header line or body that is incomplete
 	scanned int   // offset up to which the end of that line was searched; Skim: bytes of the line so far
@@ -91,6 +92,14 @@ type Parser struct {
 // are now, plus more. err is a *[ProtocolError]; the stream cannot be followed
 // any further. Whatever req held before is gone in all three cases.
 func (p *Parser) Next(buf []byte, lim *Limits, req *Request) (n int, err error) {
+	if p.total == 0 {
+		if n = req.takeSmall(buf, lim); n > 0 {
+			if p.scanned > 0 { // its first line arrived in pieces
+				*p = Parser{}
+			}
+			return n, nil
+		}
+	}
 	req.reset()
 	if len(buf) == 0 {
 		return 0, nil

@@ -46,7 +46,7 @@ func (t *Table) Rename(name string, theirs []Command) (*Table, error) {
 			c.absent = false
 		}
 	}
-	aliases := append(t.aliases(), callable{name, &theirs[0]})
+	aliases := append(t.aliases(), callable{name: name, cmd: &theirs[0]})
 	return newTable(cmds, aliases)
 }
 

@@ -77,6 +77,9 @@ type Table struct {
 type callable struct {
 	name string
 	cmd  *Command
+
+	spelling spelling
+	spelled  bool // two names of this length with the same spelling are the same
 }
 
 // newTable takes ownership of cmds, numbers them and links subcommands to their
@@ -131,41 +134,54 @@ func newTable(cmds []Command, aliases []callable) (*Table, error) {
 // insert makes name lead to c.
 func (t *Table) insert(name string, c *Command) {
 	mask := len(t.index) - 1
-	i := t.bucket([]byte(name))
+	sp := spell([]byte(name))
+	i := t.bucket(sp, len(name))
 	for t.index[i] != 0 {
 		i = (i + 1) & mask
 	}
-	t.names = append(t.names, callable{name, c})
+	t.names = append(t.names, callable{name, c, sp, len(name) <= 16 && onlyLetters(name)})
 	t.index[i] = uint16(len(t.names))
 }
 
-// bucket is where the search for name begins. The hash looks at the length and
-// at the first and last eight bytes, with letters folded to lower case (other
-// bytes are folded too, which only costs a probe).
-func (t *Table) bucket(name []byte) int {
-	const (
-		fold = 0x2020202020202020
-		mul  = 0x9E3779B97F4A7C15 // 2^64 / golden ratio
-	)
-	var head, tail uint64
+// spelling is the first and the last eight bytes of a name, with letters folded to lower case (and
+// other bytes to something). With the length it says everything about a name of up to 16 letters.
+type spelling struct{ head, tail uint64 }
+
+func spell(name []byte) spelling {
+	const fold = 0x2020202020202020
 	switch n := len(name); {
 	case n >= 8:
-		head, tail = binary.LittleEndian.Uint64(name), binary.LittleEndian.Uint64(name[n-8:])
+		return spelling{binary.LittleEndian.Uint64(name) | fold, binary.LittleEndian.Uint64(name[n-8:]) | fold}
 	case n >= 4:
-		head, tail = uint64(binary.LittleEndian.Uint32(name)), uint64(binary.LittleEndian.Uint32(name[n-4:]))
+		return spelling{uint64(binary.LittleEndian.Uint32(name)) | fold, uint64(binary.LittleEndian.Uint32(name[n-4:])) | fold}
 	case n > 0:
-		head, tail = uint64(name[0])|uint64(name[n/2])<<8, uint64(name[n-1])
+		return spelling{uint64(name[0]) | uint64(name[n/2])<<8 | fold, uint64(name[n-1]) | fold}
 	}
-	h := ((head|fold)*mul ^ (tail | fold) ^ uint64(len(name))) * mul
-	return int(h >> t.shift)
+	return spelling{fold, fold}
+}
+
+func onlyLetters(lower string) bool {
+	for _, b := range []byte(lower) {
+		if b < 'a' || b > 'z' {
+			return false
+		}
+	}
+	return true
+}
+
+// bucket is where the search for a name begins.
+func (t *Table) bucket(sp spelling, length int) int {
+	const mul = 0x9E3779B97F4A7C15 // 2^64 / golden ratio
+	return int((sp.head*mul ^ sp.tail ^ uint64(length)) * mul >> t.shift)
 }
 
 // Lookup returns the command that name calls, in any letter case, or nil. It does
 // not look for subcommands: "config|get" is not a command name.
 func (t *Table) Lookup(name []byte) *Command {
-	mask := len(t.index) - 1
-	for i := t.bucket(name); t.index[i] != 0; i = (i + 1) & mask {
-		if n := &t.names[t.index[i]-1]; equalFold(name, n.name) {
+	mask, sp := len(t.index)-1, spell(name)
+	for i := t.bucket(sp, len(name)); t.index[i] != 0; i = (i + 1) & mask {
+		n := &t.names[t.index[i]-1]
+		if n.spelling == sp && len(n.name) == len(name) && (n.spelled || equalFold(name, n.name)) {
 			return n.cmd
 		}
 	}
