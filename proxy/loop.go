@@ -12,6 +12,7 @@ import (
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
+	"cosky-proxy/router"
 	"cosky-proxy/router/command"
 )
 
@@ -63,8 +64,14 @@ type loop struct {
 	enc     []byte       // another request in that form
 	out     []byte       // a reply being composed
 	keys    []int
+	lanes   []*lane
+	merged  []byte // a reply that was made of several
 	free    *request
 	freeLen int
+
+	splitter    router.Splitter
+	scatters    *scatter // free ones
+	scattersLen int
 
 	// near-cache
 	reader       *nearcache.Reader
