@@ -103,7 +103,7 @@ Authority {
 func redisClusterProxyArgs(_ string, port int, b *backend) ([]string, error) {
 	return []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--threads", "1",
-		"--disable-colors", strings.Join(b.addrs(), ","),
+		"--disable-colors", "--enable-cross-slot", strings.Join(b.addrs(), ","),
 	}, nil
 }
 
