@@ -293,13 +293,11 @@ func (b *bundle) scatter(l *loop) {
 	sc := l.divide(args, 1)
 	sc.collect(b.parent, router.MergeFor(b.parent.cmd))
 	for i := range sc.parts.Shares {
-		sl := sc.parts.Shares[i].Slot
-		ln, cause := l.laneTo(sl, b.parent.laneKey())
+		ln, cause := l.laneTo(sc.parts.Shares[i].Slot, b.parent.laneKey())
 		if cause != "" {
 			ln = nil // its slot has no owner: it waits for one
 		}
-		l.enc = sc.parts.AppendShare(l.enc[:0], args, 1, i)
-		sc.launch(l, ln, i, l.enc, target{sl, true})
+		sc.launchShare(l, ln, i, args, 1)
 	}
 }
 

@@ -47,8 +47,7 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 	e.hushes = s.home != nil // Redis announces what a command has changed after its reply
 	sc.collect(s.openParent(cmd, e), router.MergeFor(cmd))
 	for i := range shares {
-		l.enc = sc.parts.AppendShare(l.enc[:0], args, step, i)
-		sc.launch(l, lanes[i], i, l.enc, target{shares[i].Slot, true})
+		sc.launchShare(l, lanes[i], i, args, step)
 	}
 	return true
 }
@@ -310,13 +309,24 @@ func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 // launch sends a part to the owner of t, whoever that is when it has to be sent again.
 func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
 	c := sc.child(l, ln, i)
-	c.slot, c.keyed = t.slot, t.keyed
 	c.raw = append(c.raw[:0], raw...)
+	c.launch(l, ln, t)
+}
+
+// launchShare sends share i of args to the owner of its slot.
+func (sc *scatter) launchShare(l *loop, ln *lane, i int, args [][]byte, step int) {
+	c := sc.child(l, ln, i)
+	c.raw = sc.parts.AppendShare(c.raw[:0], args, step, i)
+	c.launch(l, ln, target{sc.parts.Shares[i].Slot, true})
+}
+
+func (r *request) launch(l *loop, ln *lane, t target) {
+	r.slot, r.keyed = t.slot, t.keyed
 	if ln == nil {
-		l.awaitOwner(c)
+		l.awaitOwner(r)
 		return
 	}
-	ln.send(c, raw)
+	ln.send(r, r.raw)
 }
 
 // deliver takes one child's reply; the last one completes the command.
