@@ -13,7 +13,7 @@ FUZZTIME ?= 200000x
 REDIS    ?= redis-server
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-clients race fuzz bench linear staleness commands lint check clean help tools
+.PHONY: build run test test-clients race fuzz bench bench-quick linear staleness commands lint check clean help tools
 
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
@@ -36,8 +36,13 @@ race: tools build ## run all tests under the race detector
 fuzz: ## fuzz every target for FUZZTIME (200000x: that many inputs; or a time such as 1m)
 	@test/fuzz.sh $(FUZZTIME)
 
-bench: build ## measure the proxy against Redis and other proxies; ARGS=-h explains
-	$(GO) run ./bench $(ARGS)
+bench: build ## measure the proxy against Redis and the proxies found here (20 minutes); ARGS=-h explains
+	@bench/install.sh
+	PATH="$$PATH:/usr/sbin" $(GO) run ./bench $(ARGS)
+
+bench-quick: build ## the main figures of bench in under two minutes
+	@bench/install.sh
+	PATH="$$PATH:/usr/sbin" $(GO) run ./bench -quick $(ARGS)
 
 linear: tools ## hunt for reads that break linearizability, LONG=5m for each backend and kind of invalidation
 	$(GO) test -timeout 0 -count 1 -v -run 'Linearizable|CheckerIsNotBlind' ./test/coherence -long $(or $(LONG),5m)

@@ -69,7 +69,7 @@ func startRedis(ctx context.Context, dir string, t topology, index, port, busPor
 	}
 	args := []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", home,
-		"--save", "", "--appendonly", "no",
+		"--save", "", "--appendonly", "no", "--maxclients", strconv.Itoa(idleConnections + 1000),
 	}
 	if t == cluster {
 		args = append(args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(busPort))
@@ -103,6 +103,13 @@ func (b *backend) join(ctx context.Context) error {
 
 // seed writes the data every workload reads.
 func (b *backend) seed(ctx context.Context) error {
+	for _, node := range b.nodes {
+		for _, script := range scripts() {
+			if _, err := redisCLI(ctx, node.port, script, "-x", "SCRIPT", "LOAD"); err != nil {
+				return err
+			}
+		}
+	}
 	// Errors come back as text: redis-cli in script mode goes on after them.
 	out, err := redisCLI(ctx, b.nodes[0].port, seedScript(), "-c")
 	if err != nil {
@@ -139,4 +146,15 @@ func redisCLI(ctx context.Context, port int, script string, args ...string) (str
 		return "", fmt.Errorf("cannot run redis-cli %q: %w: %.200s", args, err, out)
 	}
 	return string(out), nil
+}
+
+// askCLI runs one command. A long last argument travels by standard input, because the
+// system limits those of programs.
+func askCLI(ctx context.Context, port int, command []string) (string, error) {
+	const limit = 64 << 10
+	last := len(command) - 1
+	if len(command[last]) < limit {
+		return redisCLI(ctx, port, "", command...)
+	}
+	return redisCLI(ctx, port, command[last], append([]string{"-x"}, command[:last]...)...)
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"io"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,8 +43,8 @@ func TestBurstSendsFullPipelines(t *testing.T) {
 		wanted         float64
 		want           int
 	}{
-		{50, 1, 0, 2000},
-		{50, 16, 0, 32_000},
+		{50, 1, 0, 200},
+		{50, 16, 0, 3200},
 		{50, 1, 99_999, 100_000},
 		{3, 7, 1000, 21 * 48},
 	} {
@@ -54,13 +55,26 @@ func TestBurstSendsFullPipelines(t *testing.T) {
 }
 
 func TestFirstPrimaryKeysShareASlot(t *testing.T) {
-	w := workload{command: []string{"GET", "key:__rand_int__"}}
-	if got, want := w.onFirstPrimary(), []string{"GET", "key:{06S}:__rand_int__"}; !slices.Equal(got, want) {
+	w := workload{commands: [][]string{{"GET", small.key()}, {"GET", medium.key()}, {"HGETALL", configKey(spreadTag)}}}
+	want := [][]string{{"GET", "key:{06S}:__rand_int__"}, {"GET", "key:{06S}:4k:__rand_int__"}, {"HGETALL", "bench-{06S}:cfg:app"}}
+	if got := w.onFirstPrimary().commands; !slices.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	w = workload{command: []string{"HGETALL", configKey(spreadTag)}}
-	if got, want := w.onFirstPrimary(), []string{"HGETALL", "bench-{06S}:cfg:app"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+}
+
+// The title is what targets and -workload name a workload by.
+func TestTitlesAreUnique(t *testing.T) {
+	for _, top := range []topology{standalone, cluster} {
+		seen := map[string]bool{}
+		for _, w := range workloads() {
+			if w.topology != "" && w.topology != top {
+				continue
+			}
+			if seen[w.title()] {
+				t.Errorf("%s: %q comes twice", top, w.title())
+			}
+			seen[w.title()] = true
+		}
 	}
 }
 
@@ -78,15 +92,18 @@ func TestFindPeers(t *testing.T) {
 		return func(name string) string { return values[name] }
 	}
 
-	found, err := findPeers(env(nil), inPath("nutcracker"))
+	found, absent, err := findPeers(env(nil), inPath("nutcracker"))
 	if err != nil || len(found) != 1 || found[0].name != "nutcracker" || found[0].role != peer {
 		t.Errorf("got %+v, %v, want nutcracker from PATH alone", found, err)
 	}
-	found, err = findPeers(env(map[string]string{"REDIS_CLUSTER_PROXY": "/opt/rcp"}), inPath("/opt/rcp"))
+	if len(absent) != len(peerTable())-1 {
+		t.Errorf("%d peers are missing, want all but one", len(absent))
+	}
+	found, _, err = findPeers(env(map[string]string{"REDIS_CLUSTER_PROXY": "/opt/rcp"}), inPath("/opt/rcp"))
 	if err != nil || len(found) != 1 || found[0].name != "redis-cluster-proxy" {
 		t.Errorf("got %+v, %v, want redis-cluster-proxy from its variable", found, err)
 	}
-	_, err = findPeers(env(map[string]string{"PREDIXY": "/nowhere"}), inPath())
+	_, _, err = findPeers(env(map[string]string{"PREDIXY": "/nowhere"}), inPath())
 	if !errors.Is(err, missing) || !strings.Contains(err.Error(), `PREDIXY="/nowhere"`) {
 		t.Errorf("got error %v, want one that names the variable and its value", err)
 	}
@@ -113,7 +130,7 @@ func TestParseFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.rounds != 2 || o.budget != 50*time.Second || len(o.proxies) != 0 {
+	if o.rounds != 2 || o.budget != 100*time.Second || len(o.proxies) != 0 {
 		t.Errorf("got %d rounds, budget %v, %d proxies; -quick must keep explicit -rounds and bound the rest",
 			o.rounds, o.budget, len(o.proxies))
 	}
@@ -129,8 +146,8 @@ func TestHelpIsNoError(t *testing.T) {
 	}
 }
 
-// The whole path on real servers, in miniature: every workload is answered
-// directly, by both generators, and leaves figures behind.
+// The whole path on real servers, in miniature: every workload is answered directly, those that
+// redis-benchmark can send by it, too, and leaves figures behind.
 func TestExperimentMeasuresRedis(t *testing.T) {
 	for _, tool := range []string{"redis-server", "redis-cli", "redis-benchmark"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -146,22 +163,20 @@ func TestExperimentMeasuresRedis(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer b.stop()
-			for name, generate := range map[string]generator{"go": goLoad, "redis-benchmark": redisBenchmark} {
-				e := newExperiment(plan{
-					rounds: 1, roundTime: time.Millisecond, settle: time.Second, clients: 5,
-					deadline: time.Now().Add(time.Minute), generate: generate, progress: io.Discard,
-				}, b, []*frontEnd{direct(b)}, workloads())
-				if err := e.run(ctx); err != nil {
-					t.Fatal(err)
+			e := newExperiment(plan{
+				rounds: 1, roundTime: time.Millisecond, settle: time.Second, clients: 5,
+				deadline: time.Now().Add(time.Minute), generator: goGenerator, progress: io.Discard,
+			}, b, []*frontEnd{direct(b)}, options{workload: regexp.MustCompile("")}.selected(top))
+			if err := e.run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range e.rows {
+				c := r.cells[0]
+				if c.err != nil {
+					t.Fatalf("%s: %v", r.workload.title(), c.err)
 				}
-				for _, r := range e.rows {
-					c := r.cells[0]
-					if c.err != nil {
-						t.Fatalf("%s, %s: %v", name, r.workload.title(), c.err)
-					}
-					if s := c.samples[0]; s.rate <= 0 || s.frontCPU <= 0 || s.backendCPU <= 0 || s.rss <= 0 {
-						t.Errorf("%s, %s: implausible sample %+v", name, r.workload.title(), s)
-					}
+				if s := c.samples[0]; s.rate <= 0 || s.frontCPU <= 0 || s.backendCPU <= 0 || s.peak <= 0 {
+					t.Errorf("%s: implausible sample %+v", r.workload.title(), s)
 				}
 			}
 		})
@@ -188,10 +203,10 @@ func TestWrongAnswersAreNotMeasured(t *testing.T) {
 	defer empty.stop()
 
 	impostor := &frontEnd{name: "impostor", role: subject, port: empty.port, processes: []*process{empty}}
-	reads := slices.DeleteFunc(workloads(), func(w workload) bool { return w.command[0] != "GET" })
+	reads := slices.DeleteFunc(workloads(), func(w workload) bool { return w.commands[0][0] != "GET" })
 	e := newExperiment(plan{
 		rounds: 1, roundTime: time.Millisecond, clients: 2,
-		deadline: time.Now().Add(time.Minute), generate: goLoad, progress: io.Discard,
+		deadline: time.Now().Add(time.Minute), generator: goGenerator, progress: io.Discard,
 	}, seeded, []*frontEnd{direct(seeded), impostor}, reads[:1])
 	if err := e.run(ctx); err != nil {
 		t.Fatal(err)

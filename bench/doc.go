@@ -1,8 +1,9 @@
 // Command bench measures cosky-proxy side by side with Redis itself and with
 // other Redis proxies, on one machine, over loopback.
 //
-//	make bench                      # builds bin/cosky-proxy, then the full run
-//	go run ./bench -quick           # the main workloads in under a minute
+//	make bench                      # builds bin/cosky-proxy, then the full run: 20 minutes
+//	make bench-quick                # the main workloads in under two minutes
+//	make bench ARGS='-out bench/results/NAME'    # a result to check in
 //	go run ./bench -h               # every flag
 //	go run ./bench -proxy old=/tmp/a -proxy new=bin/cosky-proxy -topology standalone
 //
@@ -11,14 +12,15 @@
 // The program starts its own redis-servers (one, and a cluster of three
 // primaries) on free loopback ports, without persistence, and in front of them
 // one process per front end: the proxy under test and every peer it finds.
-// nutcracker (twemproxy) is looked up in PATH; others are named by environment
-// variables: PREDIXY, REDIS_CLUSTER_PROXY, NUTCRACKER. Every front end gets one
+// nutcracker (twemproxy) is looked up in PATH, as are the others; environment variables
+// name those that are elsewhere: NUTCRACKER, PREDIXY, REDIS_CLUSTER_PROXY, CODIS_PROXY,
+// ENVOY. The report names those that are missing. Every front end gets one
 // worker thread, so that the figures compare designs and not core counts.
 // Configuration files of peers are generated in a temporary directory; nothing
 // is left behind, and only processes started here are ever signalled.
 //
-// Before anything is timed, each front end must give the same answer as Redis
-// to each workload's command; one that cannot is left out of that workload.
+// Before anything is timed, each front end must give the same answers as Redis
+// to each workload's commands; one that cannot is left out of that workload.
 // A calibration run then fixes how many requests fill one round, and warms the
 // connections and the near-cache.
 //
@@ -32,10 +34,15 @@
 // The requests come from package [cosky-proxy/bench/load]. On two cores it asks a
 // quarter less CPU per request than redis-benchmark does (unpipelined 6.6 µs
 // instead of 8.4, pipelined by 16 0.4 instead of 0.6), and since generator, front
-// end and Redis share the cores, throughput comes out 30 to 50 % higher. With
-// -generator redis-benchmark anybody's yardstick drives the same comparison.
+// end and Redis share the cores, throughput comes out 30 to 50 % higher. GET and SET are
+// measured with redis-benchmark, too; with -generator redis-benchmark that is anybody's
+// yardstick for everything that it can send.
 //
 // # Reading the results
+//
+// The report begins with the targets of the project: what is compared with what, the
+// median of the ratios in each round with the least and the greatest, and whether it is met.
+// Then comes a table for each backend:
 //
 //   - ops/s: median of the rounds, with the slowest and the fastest.
 //   - vs direct, vs best peer: median of the per-round throughput ratios; above
@@ -51,10 +58,13 @@
 //     and Redis take most of the machine, ops/s says little about the front end
 //     and CPU µs/op much. A front end that is the only bottleneck shows CPU µs/op
 //     times ops/s close to one second per second.
-//   - p50 / p99: median over the rounds, of a whole pipeline's round trip. At a
+//   - p50 / p99 / p99.9: median over the rounds, of a whole pipeline's round trip. At a
 //     fixed number of connections latency is throughput seen from the other side.
-//   - RSS: the front end's resident memory after a burst, the largest seen.
+//   - RSS: the most resident memory that the front end had during a burst.
 //
 // In the cluster table the direct row is a client that talks to one primary only
 // and asks for keys of its slots; the front ends spread GET and SET over all.
+//
+// Rows "two loops" and "uncounted" are the same proxy with two event loops, and without
+// admin address and counting which keys are read (its other counters cannot be turned off).
 package main

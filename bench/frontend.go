@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -15,7 +15,14 @@ type role int
 const (
 	reference role = iota // Redis itself: the best a proxy without a cache could do
 	subject               // a build of cosky-proxy
+	variant               // the same with other options, measured with the workloads that name it
 	peer                  // another proxy
+)
+
+// Variants of the proxy.
+const (
+	twoLoops  = "two loops"
+	uncounted = "uncounted" // without the admin address and without counting which keys are read
 )
 
 // frontEnd is a port the load is sent to, and the processes behind that port
@@ -23,6 +30,7 @@ const (
 type frontEnd struct {
 	name      string
 	role      role
+	variant   string // empty: none
 	port      int
 	processes []*process
 	// oneNode says that the port leads to one node of a cluster, which serves only
@@ -30,74 +38,68 @@ type frontEnd struct {
 	oneNode bool
 }
 
+// takesPart reports whether the front end is measured with w.
+func (f *frontEnd) takesPart(w workload) bool {
+	return f.variant == "" || slices.Contains(w.variants, f.variant)
+}
+
+// share is what the front end can be asked of w.
+func (f *frontEnd) share(w workload) workload {
+	if f.oneNode {
+		return w.onFirstPrimary()
+	}
+	return w
+}
+
 // candidate is a proxy that can be started in front of a backend.
 type candidate struct {
-	name string
-	role role
-	path string
+	name    string
+	role    role
+	variant string // empty: none
+	path    string
+	version string // the option that tells its version
 	// args returns the command line, after writing what files it needs into dir.
 	args func(dir string, port int, b *backend) ([]string, error)
 	// serves lists the topologies the proxy can stand in front of.
 	serves []topology
 }
 
+// coskyProxy is a build of the proxy with its default options, apart from the number of loops.
 func coskyProxy(name, path string) candidate {
 	return candidate{
 		name: name, role: subject, path: path, serves: []topology{standalone, cluster},
 		args: func(_ string, port int, b *backend) ([]string, error) {
-			scheme := "redis://"
-			if b.topology == cluster {
-				scheme = "redis-cluster://"
+			admin, err := freePorts(1)
+			if err != nil {
+				return nil, err
 			}
-			return []string{
-				"--listen", loopback(port), "--backend", scheme + strings.Join(b.addrs(), ","),
-				"--admin", "off", "--loops", "1",
-			}, nil
+			return coskyArgs(port, b, "--admin", loopback(admin[0]), "--loops", "1"), nil
 		},
 	}
 }
 
-// peerTable lists the proxies this program knows how to run. A peer is used
-// when its environment variable names it or its command is in PATH.
-func peerTable() []candidate {
+func coskyArgs(port int, b *backend, options ...string) []string {
+	scheme := "redis://"
+	if b.topology == cluster {
+		scheme = "redis-cluster://"
+	}
+	return append([]string{"--listen", loopback(port), "--backend", scheme + strings.Join(b.addrs(), ",")}, options...)
+}
+
+// variantsOf are the candidates that show what an option costs or gains.
+func variantsOf(c candidate) []candidate {
+	with := func(name string, options ...string) candidate {
+		return candidate{
+			name: c.name + ", " + name, role: variant, variant: name, path: c.path, serves: []topology{standalone},
+			args: func(_ string, port int, b *backend) ([]string, error) {
+				return coskyArgs(port, b, append(options, "--admin", "off")...), nil
+			},
+		}
+	}
 	return []candidate{
-		{name: "nutcracker", serves: []topology{standalone}, args: nutcrackerArgs},
-		{name: "predixy", serves: []topology{standalone, cluster}, args: predixyArgs},
-		{name: "redis-cluster-proxy", serves: []topology{cluster}, args: redisClusterProxyArgs},
+		with(twoLoops, "--loops", "2"),
+		with(uncounted, "--loops", "1", "--nearcache.hot.sample", "0"),
 	}
-}
-
-// peerVariable is the environment variable that names a peer's binary.
-func peerVariable(name string) string {
-	return strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-}
-
-// findPeers keeps the peers that are on this machine.
-func findPeers(getenv func(string) string, lookPath func(string) (string, error)) ([]candidate, error) {
-	var found []candidate
-	for _, c := range peerTable() {
-		named := getenv(peerVariable(c.name))
-		path, err := lookPath(firstNonEmpty(named, c.name))
-		if err != nil {
-			if named != "" {
-				return nil, fmt.Errorf("cannot use %s=%q: %w", peerVariable(c.name), named, err)
-			}
-			continue
-		}
-		c.role = peer
-		if c.path, err = filepath.Abs(path); err != nil {
-			return nil, fmt.Errorf("cannot use peer %q: %w", path, err)
-		}
-		found = append(found, c)
-	}
-	return found, nil
-}
-
-func firstNonEmpty(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd, error) {
@@ -105,20 +107,19 @@ func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd
 	if err != nil {
 		return nil, err
 	}
-	name := fmt.Sprintf("%s-%s", c.name, b.topology)
-	home := filepath.Join(dir, name)
-	if err := os.Mkdir(home, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot create directory of %q: %w", name, err)
+	home, err := os.MkdirTemp(dir, "front-")
+	if err != nil {
+		return nil, fmt.Errorf("cannot create directory of %q: %w", c.name, err)
 	}
 	args, err := c.args(home, ports[0], b)
 	if err != nil {
-		return nil, fmt.Errorf("cannot configure %q: %w", name, err)
+		return nil, fmt.Errorf("cannot configure %q: %w", c.name, err)
 	}
 	p, err := startProcess(ctx, home, c.name, ports[0], c.path, args...)
 	if err != nil {
 		return nil, err
 	}
-	return &frontEnd{name: c.name, role: c.role, port: ports[0], processes: []*process{p}}, nil
+	return &frontEnd{name: c.name, role: c.role, variant: c.variant, port: ports[0], processes: []*process{p}}, nil
 }
 
 // direct is the backend without anything in front. In a cluster it is the first
@@ -130,62 +131,10 @@ func direct(b *backend) *frontEnd {
 	}
 }
 
-func nutcrackerArgs(dir string, port int, b *backend) ([]string, error) {
-	statsPort, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	conf := fmt.Sprintf(`bench:
-  listen: %s
-  hash: fnv1a_64
-  distribution: modula
-  redis: true
-  preconnect: true
-  servers:
-   - %s:1
-`, loopback(port), b.nodes[0].addr())
-	path, err := writeConf(dir, conf)
-	return []string{"-c", path, "-a", "127.0.0.1", "-s", strconv.Itoa(statsPort[0])}, err
-}
+func writeConf(dir, text string) (string, error) { return writeFile(dir, "proxy.conf", text) }
 
-func predixyArgs(dir string, port int, b *backend) ([]string, error) {
-	pool := fmt.Sprintf(`StandaloneServerPool {
-    Databases 16
-    Hash crc16
-    Distribution modula
-    RefreshMethod fixed
-    Group one {
-        + %s
-    }
-}
-`, b.nodes[0].addr())
-	if b.topology == cluster {
-		pool = fmt.Sprintf("ClusterServerPool {\n    Servers {\n        + %s\n    }\n}\n",
-			strings.Join(b.addrs(), "\n        + "))
-	}
-	conf := fmt.Sprintf(`Name bench
-Bind %s
-WorkerThreads 1
-ClientTimeout 0
-Authority {
-    Auth {
-        Mode admin
-    }
-}
-`, loopback(port)) + pool
-	path, err := writeConf(dir, conf)
-	return []string{path}, err
-}
-
-func redisClusterProxyArgs(_ string, port int, b *backend) ([]string, error) {
-	return []string{
-		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--threads", "1",
-		"--disable-colors", strings.Join(b.addrs(), ","),
-	}, nil
-}
-
-func writeConf(dir, text string) (string, error) {
-	path := filepath.Join(dir, "proxy.conf")
+func writeFile(dir, name, text string) (string, error) {
+	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", fmt.Errorf("cannot write configuration: %w", err)
 	}

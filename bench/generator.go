@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -14,39 +15,51 @@ import (
 
 // loadSpec describes one burst of load.
 type loadSpec struct {
-	port     int
-	clients  int
-	depth    int
-	requests int
-	command  []string
+	port      int
+	clients   int
+	depth     int
+	requests  int
+	commands  [][]string // sent in turn
+	keys      int
+	reconnect bool
 }
 
 // loadResult is what the load generator saw.
 type loadResult struct {
 	rate     float64 // requests per second
 	p50, p99 time.Duration
+	p999     time.Duration // 0: not known
 	cpu      time.Duration // spent by the generator itself
 }
 
 // generator sends one burst and waits for its last reply.
 type generator func(context.Context, loadSpec) (loadResult, error)
 
+// generators are the sources of load by name.
+func generators() map[string]generator {
+	return map[string]generator{goGenerator: goLoad, benchGenerator: redisBenchmark}
+}
+
 // redisBenchmark is the generator everyone has.
 func redisBenchmark(ctx context.Context, spec loadSpec) (loadResult, error) {
+	if len(spec.commands) > 1 || spec.reconnect {
+		return loadResult{}, errors.New("redis-benchmark sends one command, on lasting connections")
+	}
+	command := spec.commands[0]
 	args := []string{
 		"-p", strconv.Itoa(spec.port), "-c", strconv.Itoa(spec.clients), "-P", strconv.Itoa(spec.depth),
-		"-n", strconv.Itoa(spec.requests), "-r", strconv.Itoa(keyCount), "--csv", "--precision", "3",
+		"-n", strconv.Itoa(spec.requests), "-r", strconv.Itoa(spec.keys), "--csv", "--precision", "3",
 	}
 	var stderr strings.Builder
-	cmd := exec.CommandContext(ctx, "redis-benchmark", append(args, spec.command...)...)
+	cmd := exec.CommandContext(ctx, "redis-benchmark", append(args, command...)...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return loadResult{}, fmt.Errorf("cannot run redis-benchmark %q: %w: %.200s", spec.command[0], err, stderr.String())
+		return loadResult{}, fmt.Errorf("cannot run redis-benchmark %q: %w: %.200s", command[0], err, stderr.String())
 	}
 	result, err := parseBenchmarkCSV(string(out))
 	if err != nil {
-		return loadResult{}, fmt.Errorf("cannot run redis-benchmark %q: %w: %.200s", spec.command[0], err, stderr.String())
+		return loadResult{}, fmt.Errorf("cannot run redis-benchmark %q: %w: %.200s", command[0], err, stderr.String())
 	}
 	result.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	return result, nil
@@ -81,13 +94,13 @@ func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(
 func goLoad(ctx context.Context, spec loadSpec) (loadResult, error) {
 	result, err := load.Run(ctx, load.Spec{
 		Addr: loopback(spec.port), Clients: spec.clients, Depth: spec.depth, Requests: spec.requests,
-		Command: spec.command, Keys: keyCount,
+		Commands: spec.commands, Keys: spec.keys, Reconnect: spec.reconnect,
 	})
 	if err != nil {
 		return loadResult{}, err
 	}
 	return loadResult{
 		rate: float64(result.Requests) / result.Elapsed.Seconds(),
-		p50:  result.P50, p99: result.P99, cpu: result.CPU,
+		p50:  result.P50, p99: result.P99, p999: result.P999, cpu: result.CPU,
 	}, nil
 }

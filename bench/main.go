@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,7 +34,7 @@ Usage: go run ./bench [flags]        (from the repository's root, after make bui
 It needs redis-server, redis-cli and redis-benchmark in PATH and Linux' /proc.
 Everything runs on free loopback ports and is stopped at the end. Peers found in
 PATH or named by environment variables join in: NUTCRACKER, PREDIXY,
-REDIS_CLUSTER_PROXY (each the path of a binary).
+REDIS_CLUSTER_PROXY, CODIS_PROXY, ENVOY (each the path of a binary).
 
 Examples:
   go run ./bench -quick
@@ -51,7 +51,7 @@ type options struct {
 	proxies   []candidate
 	peersOnly bool
 	quick     bool
-	save      bool
+	out       string
 	rounds    int
 	roundTime time.Duration
 	budget    time.Duration
@@ -60,7 +60,6 @@ type options struct {
 	workload  *regexp.Regexp
 	peer      *regexp.Regexp
 	generator string
-	generate  generator
 }
 
 func main() {
@@ -92,11 +91,11 @@ func parseFlags(args []string) (options, error) {
 	fs.Func("proxy", "cosky-proxy `[name=]path` to measure; repeat it to compare builds, 'none' for peers alone (default "+defaultProxy+")", func(s string) error {
 		return o.addProxy(s)
 	})
-	fs.BoolVar(&o.quick, "quick", false, "main workloads, 3 short rounds, under a minute")
-	fs.BoolVar(&o.save, "save", false, "also write bench/results/<date>.md")
+	fs.BoolVar(&o.quick, "quick", false, "main workloads, 3 short rounds, under two minutes")
+	fs.StringVar(&o.out, "out", "bin/bench", "`directory` for the report (README.md) and its charts; empty: print only")
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; each measures everything once")
-	fs.DurationVar(&o.roundTime, "round-time", time.Second, "aimed-at length of one burst of load")
-	fs.DurationVar(&o.budget, "budget", 15*time.Minute, "no round starts that would pass this total time")
+	fs.DurationVar(&o.roundTime, "round-time", 500*time.Millisecond, "aimed-at length of one burst of load")
+	fs.DurationVar(&o.budget, "budget", 30*time.Minute, "no round starts that would pass this total time")
 	fs.IntVar(&o.clients, "clients", 50, "connections of the load generator")
 	fs.StringVar(&topologies, "topology", "standalone,cluster", "backends to measure, comma separated")
 	fs.StringVar(&workload, "workload", "", "measure only workloads whose title matches this `regexp`, such as 'GET.*P=16'")
@@ -159,12 +158,7 @@ func (o *options) complete(fs *flag.FlagSet, topologies, workload, peer string) 
 	if o.rounds < 1 || o.clients < 1 || o.roundTime <= 0 {
 		return errors.New("cannot measure: -rounds, -clients and -round-time must be positive")
 	}
-	switch o.generator {
-	case goGenerator:
-		o.generate = goLoad
-	case benchGenerator:
-		o.generate = redisBenchmark
-	default:
+	if generators()[o.generator] == nil {
 		return fmt.Errorf("cannot use generator %q: want %s or %s", o.generator, goGenerator, benchGenerator)
 	}
 	var err error
@@ -183,80 +177,79 @@ func (o *options) shorten(given map[string]bool) {
 		o.rounds = 3
 	}
 	if !given["round-time"] {
-		o.roundTime = 250 * time.Millisecond
+		o.roundTime = 200 * time.Millisecond
 	}
 	if !given["budget"] {
-		o.budget = 50 * time.Second
+		o.budget = 100 * time.Second
 	}
 }
 
-// bench runs every topology asked for and prints the report.
+// bench measures every topology asked for, prints the report and writes it down.
 func bench(ctx context.Context, o options) error {
 	for _, tool := range []string{"redis-server", "redis-cli", "redis-benchmark"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return fmt.Errorf("cannot measure: %w", err)
 		}
 	}
-	peers, err := findPeers(os.Getenv, exec.LookPath)
+	peers, missing, err := findPeers(os.Getenv, exec.LookPath)
 	if err != nil {
 		return err
 	}
+	peers = slices.DeleteFunc(peers, func(c candidate) bool { return !o.peer.MatchString(c.name) })
 	dir, err := os.MkdirTemp("", "cosky-bench-")
 	if err != nil {
 		return fmt.Errorf("cannot create work directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
 
-	candidates := o.proxies
-	for _, c := range peers {
-		if o.peer.MatchString(c.name) {
-			candidates = append(candidates, c)
-		}
-	}
-	report := header(o)
-	fmt.Print(report)
+	r := &report{header: header(o, peers, missing), charts: map[string]string{}}
+	fmt.Fprint(os.Stderr, r.header)
 	deadline := time.Now().Add(o.budget)
 	var failed []error
 	for i, t := range o.topology {
 		// What the earlier topologies leave is shared by the rest.
 		share := time.Until(deadline) / time.Duration(len(o.topology)-i)
 		if t == standalone && len(o.topology) > 1 {
-			share = time.Until(deadline) * 2 / 3
+			share = time.Until(deadline) * 6 / 10
 		}
-		table, err := benchTopology(ctx, o, dir, t, candidates, time.Now().Add(share))
-		if table == "" {
+		done, err := r.measure(ctx, o, dir, t, slices.Concat(o.proxies, peers), time.Now().Add(share))
+		if !done {
 			return err
 		}
 		failed = append(failed, err)
-		fmt.Print(table)
-		report += table
 	}
-	if o.save {
-		failed = append(failed, save(report))
+	fmt.Print(r.markdown())
+	if o.out != "" {
+		failed = append(failed, r.write(o.out))
 	}
 	return errors.Join(failed...)
 }
 
-// benchTopology measures one backend. A table together with an error means
-// that cosky-proxy itself failed some of it.
-func benchTopology(ctx context.Context, o options, dir string, t topology, candidates []candidate, deadline time.Time) (string, error) {
+// measure adds one backend's results to the report. An error although it is done means that
+// cosky-proxy itself failed some of it.
+func (r *report) measure(ctx context.Context, o options, dir string, t topology, candidates []candidate, deadline time.Time) (done bool, err error) {
 	b, err := startBackend(ctx, dir, t)
 	if err != nil {
-		return "", err
+		return false, err
 	}
 	defer b.stop()
 
+	all := candidates
+	if len(o.proxies) > 0 {
+		all = slices.Concat(candidates, variantsOf(o.proxies[0]))
+	}
 	fronts := []*frontEnd{direct(b)}
-	for _, c := range candidates {
+	for _, c := range all {
 		if !serves(c, t) {
 			continue
 		}
 		f, err := c.start(ctx, dir, b)
 		if err != nil {
-			if c.role == subject {
-				return "", err
+			if c.role != peer {
+				return false, err
 			}
 			fmt.Fprintf(os.Stderr, "%s is left out: %v\n", c.name, err)
+			r.header += fmt.Sprintf("- %s did not start: %s\n", c.name, oneLine(err))
 			continue
 		}
 		defer f.processes[0].stop()
@@ -264,13 +257,19 @@ func benchTopology(ctx context.Context, o options, dir string, t topology, candi
 	}
 	e := newExperiment(plan{
 		rounds: o.rounds, roundTime: o.roundTime, settle: settleTime, clients: o.clients, deadline: deadline,
-		generate: o.generate, progress: os.Stderr,
+		generator: o.generator, progress: os.Stderr,
 	}, b, fronts, o.selected(t))
 	if err := e.run(ctx); err != nil {
-		return "", err
+		return false, err
 	}
-	table := fmt.Sprintf("\n%s\nLoad average afterwards: %s.\n", e.markdown(), loadAverage())
-	return table, e.subjectError()
+	r.add(e)
+	if t == standalone && o.workload.MatchString(idleTitle) {
+		if o.quick {
+			candidates = o.proxies
+		}
+		r.idle = holdIdle(ctx, dir, b, candidates, os.Stderr)
+	}
+	return true, e.subjectError()
 }
 
 func serves(c candidate, t topology) bool {
@@ -286,65 +285,10 @@ func serves(c candidate, t topology) bool {
 func (o options) selected(t topology) []workload {
 	var out []workload
 	for _, w := range workloads() {
-		if o.quick && !w.quick || t == cluster && !w.cluster || !o.workload.MatchString(w.title()) {
+		if o.quick && !w.quick || w.topology != "" && w.topology != t || !o.workload.MatchString(w.title()) {
 			continue
 		}
 		out = append(out, w)
 	}
 	return out
-}
-
-// header says what was measured where.
-func header(o options) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "## bench %s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"))
-	fmt.Fprintf(&b, "- machine: %s, %d CPUs, load average at start %s\n", cpuModel(), runtime.NumCPU(), loadAverage())
-	fmt.Fprintf(&b, "- Redis: %s\n", firstLine("redis-server", "--version"))
-	for _, c := range o.proxies {
-		fmt.Fprintf(&b, "- %s: %s\n", c.name, firstLine(c.path, "--version"))
-	}
-	fmt.Fprintf(&b, "- load: %s, %d connections, %d rounds of about %s per front end; one worker thread each\n",
-		o.generator, o.clients, o.rounds, o.roundTime)
-	return b.String()
-}
-
-func firstLine(path string, args ...string) string {
-	out, err := exec.Command(path, args...).Output()
-	if err != nil {
-		return err.Error()
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
-}
-
-func cpuModel() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, found := strings.Cut(line, ":"); found && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
-}
-
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(text))[:3], " ")
-}
-
-func save(report string) error {
-	path := filepath.Join("bench", "results", time.Now().UTC().Format("2006-01-02")+".md")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("cannot save report: %w", err)
-	}
-	if err := os.WriteFile(path, []byte(report), 0o644); err != nil {
-		return fmt.Errorf("cannot save report: %w", err)
-	}
-	return nil
 }

@@ -104,7 +104,7 @@ func (p *process) logTail() string {
 // schedstat counts nanoseconds, whereas /proc/PID/stat counts ticks of 10 ms;
 // threads that have ended are missing from it, but no front end here ends any.
 func (p *process) cpu() (time.Duration, error) {
-	pattern := fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid)
+	pattern := p.proc("task/*/schedstat")
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		return 0, fmt.Errorf("cannot read CPU time of %q: no %s", p.name, pattern)
@@ -137,19 +137,39 @@ func parseSchedstat(text string) (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
+// forgetPeak has peak count from now on. A kernel that cannot do that leaves the peak since
+// the child's start.
+func (p *process) forgetPeak() error {
+	const resetPeak = "5" // see proc_pid_clear_refs(5)
+	err := os.WriteFile(p.proc("clear_refs"), []byte(resetPeak), 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot reset the memory peak of %q: %w", p.name, err)
+	}
+	return nil
+}
+
+// peak returns the most resident memory that the child had since forgetPeak, in bytes.
+func (p *process) peak() (int64, error) { return p.memory("VmHWM:") }
+
 // rss returns the child's resident memory in bytes.
-func (p *process) rss() (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+func (p *process) rss() (int64, error) { return p.memory("VmRSS:") }
+
+func (p *process) memory(figure string) (int64, error) {
+	text, err := os.ReadFile(p.proc("status"))
 	if err != nil {
 		return 0, fmt.Errorf("cannot read memory of %q: %w", p.name, err)
 	}
-	return parseVMRSS(string(text))
+	return parseMemory(string(text), figure)
 }
 
-// parseVMRSS finds the VmRSS line of a /proc/PID/status file.
-func parseVMRSS(text string) (int64, error) {
+func (p *process) proc(file string) string {
+	return fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, file)
+}
+
+// parseMemory finds a line of a /proc/PID/status file, such as VmRSS.
+func parseMemory(text, figure string) (int64, error) {
 	for line := range strings.Lines(text) {
-		value, found := strings.CutPrefix(line, "VmRSS:")
+		value, found := strings.CutPrefix(line, figure)
 		if !found {
 			continue
 		}
@@ -159,7 +179,7 @@ func parseVMRSS(text string) (int64, error) {
 		}
 		return kib << 10, nil
 	}
-	return 0, errors.New("cannot find VmRSS in process status")
+	return 0, fmt.Errorf("cannot find %s in process status", figure)
 }
 
 // freePorts returns n different loopback ports that were free a moment ago.

@@ -20,13 +20,15 @@ func TestParseSchedstat(t *testing.T) {
 	}
 }
 
-func TestParseVMRSS(t *testing.T) {
-	got, err := parseVMRSS("Name:\tpredixy\nVmHWM:\t    9999 kB\nVmRSS:\t    4812 kB\nRssAnon:\t 1 kB\n")
-	if err != nil || got != 4812<<10 {
-		t.Errorf("got %d, %v, want %d", got, err, 4812<<10)
+func TestParseMemory(t *testing.T) {
+	const status = "Name:\tpredixy\nVmHWM:\t    9999 kB\nVmRSS:\t    4812 kB\nRssAnon:\t 1 kB\n"
+	for figure, want := range map[string]int64{"VmHWM:": 9999 << 10, "VmRSS:": 4812 << 10} {
+		if got, err := parseMemory(status, figure); err != nil || got != want {
+			t.Errorf("%s is %d, %v, want %d", figure, got, err, want)
+		}
 	}
 	for _, bad := range []string{"", "VmRSS:\tmany kB\n"} {
-		if _, err := parseVMRSS(bad); err == nil {
+		if _, err := parseMemory(bad, "VmRSS:"); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
 	}

@@ -2,17 +2,71 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
 
+// report is everything that was measured.
+type report struct {
+	header   string // in Markdown
+	verdicts []verdict
+	tables   []string          // in Markdown, one for each topology
+	charts   map[string]string // SVG by file name
+	idle     []holding
+}
+
+// add takes the results of one topology.
+func (r *report) add(e *experiment) {
+	r.verdicts = append(r.verdicts, e.judge(targets())...)
+	table := e.markdown() + "\n"
+	for _, c := range charts() {
+		file := fmt.Sprintf("%s-%s.svg", e.backend.topology, c.name)
+		r.charts[file] = c.svg(e)
+		table += fmt.Sprintf("![%s](%s)\n", c.title, file)
+	}
+	r.tables = append(r.tables, table+fmt.Sprintf("\nLoad average afterwards: %s.\n", loadAverage()))
+}
+
+func (r *report) markdown() string {
+	all := r.verdicts
+	for i := range r.idle {
+		if r.idle[i].role == subject {
+			all = append(all, r.idle[i].verdict())
+			break
+		}
+	}
+	parts := append([]string{r.header, "### Targets\n\n" + verdicts(all)}, r.tables...)
+	if len(r.idle) > 0 {
+		parts = append(parts, idleTable(r.idle))
+	}
+	return strings.Join(parts, "\n")
+}
+
+// write puts the report and its charts into a directory.
+func (r *report) write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("cannot write the report: %w", err)
+	}
+	files := maps.Clone(r.charts)
+	files["README.md"] = r.markdown()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("cannot write the report: %w", err)
+		}
+	}
+	return nil
+}
+
 // summary is a cell boiled down to what the table shows.
 type summary struct {
 	rate, slowest, fastest     float64 // requests per second
 	frontCPU, backendCPU, load float64 // microseconds per request
-	p50, p99                   time.Duration
-	rss                        int64 // bytes
+	p50, p99, p999             time.Duration
+	peak                       int64 // of the resident memory, bytes
 }
 
 func summarize(samples []sample) summary {
@@ -28,25 +82,39 @@ func summarize(samples []sample) summary {
 		backendCPU: perRequest(func(s sample) time.Duration { return s.backendCPU }),
 		load:       perRequest(func(s sample) time.Duration { return s.cpu }),
 		p50:        time.Duration(median(pick(samples, func(s sample) float64 { return float64(s.p50) }))),
-		p99:        time.Duration(median(pick(samples, func(s sample) float64 { return float64(s.p99) }))),
+		p99:        time.Duration(median(pick(samples, p99Of))),
+		p999:       time.Duration(median(pick(samples, func(s sample) float64 { return float64(s.p999) }))),
 	}
 	for _, s := range samples {
-		sum.rss = max(sum.rss, s.rss)
+		sum.peak = max(sum.peak, s.peak)
 	}
 	return sum
 }
 
-// ratio is the median over the rounds of a's figure divided by b's in the same
-// round: what both suffered together cancels out.
-func ratio(a, b []sample, figure func(sample) float64) float64 {
+// spread is a figure over the rounds.
+type spread struct{ median, low, high float64 }
+
+func spreadOf(values []float64) spread {
+	return spread{median(values), slices.Min(values), slices.Max(values)}
+}
+
+func (s spread) times(factor float64) spread {
+	return spread{s.median * factor, s.low * factor, s.high * factor}
+}
+
+// ratio is a's figure divided by b's in the same round: what both suffered together
+// cancels out.
+func ratio(a, b []sample, figure func(sample) float64) spread {
 	quotients := make([]float64, min(len(a), len(b)))
 	for i := range quotients {
 		quotients[i] = figure(a[i]) / figure(b[i])
 	}
-	return median(quotients)
+	return spreadOf(quotients)
 }
 
-func rateOf(s sample) float64 { return s.rate }
+func rateOf(s sample) float64     { return s.rate }
+func p99Of(s sample) float64      { return float64(s.p99) }
+func peakMemory(s sample) float64 { return float64(s.peak) }
 
 // costOf must be the same measure on both sides even if calibration gave them
 // different numbers of requests.
@@ -84,11 +152,21 @@ func (r row) find(want role) *cell {
 	return best
 }
 
+// named returns the measured cell of a front end, or nil.
+func (r row) named(front string) *cell {
+	for _, c := range r.cells {
+		if c.front.name == front && c.err == nil {
+			return c
+		}
+	}
+	return nil
+}
+
 // markdown renders the whole experiment as one table.
 func (e *experiment) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s (%d rounds, %d connections)\n\n", e.backend.topology, e.rounds, e.plan.clients)
-	b.WriteString("| workload | front end | ops/s median (min–max) | ops vs direct | ops vs best peer | CPU µs/op | CPU vs best peer | Redis µs/op | load µs/op | p50 / p99 ms | RSS MiB |\n")
+	b.WriteString("| workload | front end | ops/s median (min–max) | ops vs direct | ops vs best peer | CPU µs/op | CPU vs best peer | Redis µs/op | load µs/op | p50 / p99 / p99.9 ms | RSS MiB |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range e.rows {
 		r.render(&b)
@@ -106,22 +184,33 @@ func (r row) render(b *strings.Builder) {
 		s := summarize(c.samples)
 		toDirect, toPeer, cpuToPeer := "–", "–", "–"
 		if base != nil && base != c {
-			toDirect = fmt.Sprintf("%.2f", ratio(c.samples, base.samples, rateOf))
+			toDirect = fmt.Sprintf("%.2f", ratio(c.samples, base.samples, rateOf).median)
 		}
 		if rival != nil && rival != c && c.front.role != reference {
-			toPeer = fmt.Sprintf("%.2f", ratio(c.samples, rival.samples, rateOf))
-			cpuToPeer = fmt.Sprintf("%.2f", ratio(c.samples, rival.samples, costOf))
+			toPeer = fmt.Sprintf("%.2f", ratio(c.samples, rival.samples, rateOf).median)
+			cpuToPeer = fmt.Sprintf("%.2f", ratio(c.samples, rival.samples, costOf).median)
 		}
-		fmt.Fprintf(b, "| %s | %s | %s (%s–%s) | %s | %s | %.2f | %s | %.2f | %.2f | %s / %s | %.1f |\n",
+		fmt.Fprintf(b, "| %s | %s | %s (%s–%s) | %s | %s | %s | %s | %s | %s | %s / %s / %s | %.1f |\n",
 			r.workload.title(), c.front.name, thousands(s.rate), thousands(s.slowest), thousands(s.fastest),
-			toDirect, toPeer, s.frontCPU, cpuToPeer, s.backendCPU, s.load,
-			inMilliseconds(s.p50), inMilliseconds(s.p99), float64(s.rss)/(1<<20))
+			toDirect, toPeer, micros(s.frontCPU), cpuToPeer, micros(s.backendCPU), micros(s.load),
+			inMilliseconds(s.p50), inMilliseconds(s.p99), inMilliseconds(s.p999), float64(s.peak)/(1<<20))
 	}
 }
 
 func thousands(rate float64) string { return fmt.Sprintf("%.1f k", rate/1e3) }
 
+// micros keeps three digits of what is small.
+func micros(us float64) string {
+	if us >= 10 {
+		return fmt.Sprintf("%.1f", us)
+	}
+	return fmt.Sprintf("%.2f", us)
+}
+
 func inMilliseconds(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
 	return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond))
 }
 

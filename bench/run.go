@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ type plan struct {
 	settle    time.Duration // a front end may take this long to give right answers
 	clients   int
 	deadline  time.Time // no round starts that would probably pass it
-	generate  generator
+	generator string
 	progress  io.Writer
 }
 
@@ -26,7 +27,7 @@ type sample struct {
 	requests   int
 	frontCPU   time.Duration // of the front end
 	backendCPU time.Duration // of all redis-servers
-	rss        int64         // of the front end, bytes, after the burst
+	peak       int64         // of the front end's resident memory, bytes
 }
 
 // cell collects one front end's samples of one workload, one per round.
@@ -56,7 +57,9 @@ func newExperiment(p plan, b *backend, fronts []*frontEnd, works []workload) *ex
 	for _, w := range works {
 		r := row{workload: w}
 		for _, f := range fronts {
-			r.cells = append(r.cells, &cell{front: f})
+			if f.takesPart(w) {
+				r.cells = append(r.cells, &cell{front: f})
+			}
 		}
 		e.rows = append(e.rows, r)
 	}
@@ -96,39 +99,60 @@ func (e *experiment) run(ctx context.Context) error {
 	return nil
 }
 
-// prepare compares the front end's answer with Redis' own and finds out how many
+// prepare compares the front end's answers with Redis' own and finds out how many
 // requests last about one round.
 func (e *experiment) prepare(ctx context.Context, w workload, c *cell) error {
-	want, err := redisCLI(ctx, e.backend.nodes[0].port, "", append([]string{"-c"}, w.probe()...)...)
-	if err != nil {
-		return err
-	}
 	if c.front.role != reference {
-		// Polled, because a proxy may listen before it has found its backend.
-		err := poll(ctx, e.plan.settle, func() error {
-			got, err := redisCLI(ctx, c.front.port, "", w.probe()...)
-			if err == nil && got != want {
-				err = fmt.Errorf("wrong answer %.80q", strings.TrimSpace(got))
+		// The keys of the first primary have the same values as the others.
+		for i, probe := range direct(e.backend).share(w).probes() {
+			if err := e.compare(ctx, c.front, probe, w.probes()[i]); err != nil {
+				return err
 			}
-			return err
-		})
+		}
+	}
+	// Workloads differ by a factor of ten thousand, so the first guess is low.
+	c.requests = burst(e.clients(w), w.depth, 0)
+	for {
+		s, err := e.measure(ctx, w, c)
 		if err != nil {
 			return err
 		}
+		took := float64(s.requests) / s.rate
+		enough := took > e.plan.roundTime.Seconds()/8
+		c.requests = burst(e.clients(w), w.depth, min(s.rate*e.plan.roundTime.Seconds(), float64(16*s.requests)))
+		if enough {
+			return nil
+		}
 	}
-	c.requests = burst(e.plan.clients, w.depth, 0)
-	s, err := e.measure(ctx, w, c)
+}
+
+// compare polls, because a proxy may listen before it has found its backend.
+func (e *experiment) compare(ctx context.Context, f *frontEnd, reference, probe []string) error {
+	want, err := askCLI(ctx, e.backend.nodes[0].port, reference)
 	if err != nil {
 		return err
 	}
-	c.requests = burst(e.plan.clients, w.depth, s.rate*e.plan.roundTime.Seconds())
-	return nil
+	return poll(ctx, e.plan.settle, func() error {
+		got, err := askCLI(ctx, f.port, probe)
+		if err == nil && got != want {
+			err = fmt.Errorf("wrong answer %.80q", strings.TrimSpace(got))
+		}
+		return err
+	})
+}
+
+// clients is the number of connections that w is measured with.
+func (e *experiment) clients(w workload) int {
+	if w.clients > 0 {
+		return w.clients
+	}
+	return e.plan.clients
 }
 
 // burst rounds a number of requests up so that every client sends full
 // pipelines, and at least enough of them to be worth timing.
 func burst(clients, depth int, wanted float64) int {
-	const minPipelines = 40
+	const minPipelines = 4
 	batch := clients * depth
 	return batch * max(minPipelines, int(wanted)/batch+1)
 }
@@ -157,12 +181,16 @@ func (e *experiment) measure(ctx context.Context, w workload, c *cell) (sample, 
 	ctx, cancel := context.WithTimeout(ctx, 20*e.plan.roundTime+10*time.Second)
 	defer cancel()
 
+	send := c.front.share(w)
 	spec := loadSpec{
-		port: c.front.port, clients: e.plan.clients, depth: w.depth, requests: c.requests,
-		command: w.command,
+		port: c.front.port, clients: e.clients(w), depth: w.depth, requests: c.requests,
+		commands: send.commands, keys: cmp.Or(w.keys, keyCount), reconnect: w.reconnect,
 	}
-	if c.front.oneNode {
-		spec.command = w.onFirstPrimary()
+	generate := generators()[cmp.Or(w.generator, e.plan.generator)]
+	for _, p := range c.front.processes {
+		if err := p.forgetPeak(); err != nil {
+			return sample{}, err
+		}
 	}
 	frontBefore, err := cpuOf(c.front.processes)
 	if err != nil {
@@ -172,11 +200,10 @@ func (e *experiment) measure(ctx context.Context, w workload, c *cell) (sample, 
 	if err != nil {
 		return sample{}, err
 	}
-	result, err := e.plan.generate(ctx, spec)
+	result, err := generate(ctx, spec)
 	if err != nil {
 		return sample{}, err
 	}
-	s := sample{loadResult: result, requests: c.requests}
 	frontAfter, err := cpuOf(c.front.processes)
 	if err != nil {
 		return sample{}, err
@@ -185,9 +212,11 @@ func (e *experiment) measure(ctx context.Context, w workload, c *cell) (sample, 
 	if err != nil {
 		return sample{}, err
 	}
-	s.frontCPU, s.backendCPU = frontAfter-frontBefore, backendAfter-backendBefore
-	s.rss, err = rssOf(c.front.processes)
-	return s, err
+	peak, err := peakOf(c.front.processes)
+	return sample{
+		loadResult: result, requests: c.requests,
+		frontCPU: frontAfter - frontBefore, backendCPU: backendAfter - backendBefore, peak: peak,
+	}, err
 }
 
 func cpuOf(processes []*process) (time.Duration, error) {
@@ -202,10 +231,10 @@ func cpuOf(processes []*process) (time.Duration, error) {
 	return total, nil
 }
 
-func rssOf(processes []*process) (int64, error) {
+func peakOf(processes []*process) (int64, error) {
 	var total int64
 	for _, p := range processes {
-		used, err := p.rss()
+		used, err := p.peak()
 		if err != nil {
 			return 0, err
 		}
@@ -220,7 +249,7 @@ func (e *experiment) subjectError() error {
 	var failed []error
 	for _, r := range e.rows {
 		for _, c := range r.cells {
-			if c.front.role == subject && c.err != nil {
+			if (c.front.role == subject || c.front.role == variant) && c.err != nil {
 				failed = append(failed, fmt.Errorf("%s failed %s: %w", c.front.name, r.workload.title(), c.err))
 			}
 		}

@@ -1,8 +1,9 @@
 package main
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"cosky-proxy/lua"
@@ -10,71 +11,163 @@ import (
 
 const (
 	keyCount   = 1000 // keys that GET and SET spread over
-	valueBytes = 64
 	hashFields = 10
 	smallSet   = 100
 	largeSet   = 1000
 	instances  = 50 // of the service that scripts read
+	manyKeys   = 10 // of one MGET or MSET
 
 	spreadTag = "{x}"   // hash tag of the namespaced keys
 	firstTag  = "{06S}" // a hash tag of slot 0, which the first primary owns
+
+	readScript = "return redis.call('GET', KEYS[1])"
 )
 
-var value = strings.Repeat("x", valueBytes)
+// size is a length of values, with keys of its own.
+type size struct {
+	name   string
+	prefix string // of the keys
+	bytes  int
+	keys   int
+}
 
-// workload is one command, sent over and over at one pipeline depth.
+var (
+	small  = size{"64 B", "key:", 64, keyCount}
+	medium = size{"4 KB", "key:4k:", 4 << 10, keyCount}
+	large  = size{"1 MB", "key:1m:", 1 << 20, 4}
+)
+
+func (s size) value() string { return strings.Repeat("x", s.bytes) }
+func (s size) key() string   { return s.prefix + "__rand_int__" }
+
+// workload is a few commands, sent over and over at one pipeline depth.
 type workload struct {
-	name  string
-	depth int // requests a connection sends before it reads the replies
-	// command is what the load generator sends; __rand_int__ becomes a number below
-	// keyCount.
-	command []string
-	quick   bool // part of a -quick run
-	cluster bool // measured in front of a cluster too
+	name    string
+	depth   int // requests a connection sends before it reads the replies
+	clients int // connections; 0: as many as the plan says
+	// commands are what the load generator sends in turn; __rand_int__ becomes a number
+	// below keys.
+	commands  [][]string
+	keys      int      // 0: keyCount
+	reconnect bool     // each pipeline on a connection of its own
+	generator string   // the only one that sends it; empty: the plan's
+	quick     bool     // part of a -quick run
+	topology  topology // the only backend it is measured in front of; empty: both
+	variants  []string // of the proxy that are measured, too
 }
 
-// title tells workloads of different depths apart.
-func (w workload) title() string { return fmt.Sprintf("%s, P=%d", w.name, w.depth) }
-
-// probe is the command as one plain request, to compare answers with.
-func (w workload) probe() []string {
-	return replaceAll(w.command, "__rand_int__", fmt.Sprintf("%012d", 1))
+// title tells workloads apart.
+func (w workload) title() string {
+	title := fmt.Sprintf("%s, P=%d", w.name, w.depth)
+	if w.clients > 0 {
+		title += fmt.Sprintf(", c=%d", w.clients)
+	}
+	if w.generator != "" {
+		title += ", " + w.generator
+	}
+	return title
 }
 
-// onFirstPrimary is the command with all its keys in slot 0, for a client that
+// probes are the commands as plain requests, to compare answers with.
+func (w workload) probes() [][]string {
+	return replaceAll(w.commands, "__rand_int__", fmt.Sprintf("%012d", 1))
+}
+
+// onFirstPrimary is the workload with all its keys in slot 0, for a client that
 // talks to one primary of a cluster and follows no redirects.
-func (w workload) onFirstPrimary() []string {
-	return replaceAll(replaceAll(w.command, spreadTag, firstTag), "key:", "key:"+firstTag+":")
+func (w workload) onFirstPrimary() workload {
+	w.commands = replaceAll(replaceAll(w.commands, spreadTag, firstTag), "key:", "key:"+firstTag+":")
+	return w
 }
 
-func replaceAll(args []string, old, with string) []string {
-	out := make([]string, len(args))
-	for i, arg := range args {
-		out[i] = strings.ReplaceAll(arg, old, with)
+func replaceAll(commands [][]string, old, with string) [][]string {
+	out := make([][]string, len(commands))
+	for i, args := range commands {
+		for _, arg := range args {
+			out[i] = append(out[i], strings.ReplaceAll(arg, old, with))
+		}
 	}
 	return out
 }
 
-// workloads lists everything a full run measures. The HGETALL and SMEMBERS keys
-// are CoSky's (a config, the service index), which a near-cache may serve; the
-// plain hash has the same content under a name that no cache rule knows.
-func workloads() []workload {
-	var all []workload
-	add := func(w workload) {
-		for _, depth := range []int{1, 16} {
-			w.depth = depth
-			all = append(all, w)
-		}
+// list gathers workloads.
+type list struct{ all []workload }
+
+// add lists w with one command, once for each depth.
+func (l *list) add(w workload, command []string, depths ...int) {
+	w.commands = [][]string{command}
+	for _, w.depth = range depths {
+		l.all = append(l.all, w)
 	}
-	add(workload{name: "PING", command: []string{"PING"}})
-	add(workload{name: "GET 64 B", command: []string{"GET", "key:__rand_int__"}, quick: true, cluster: true})
-	add(workload{name: "SET 64 B", command: []string{"SET", "key:__rand_int__", value}, quick: true, cluster: true})
-	add(workload{name: "HGETALL config, 10 fields", command: []string{"HGETALL", configKey(spreadTag)}, quick: true, cluster: true})
-	add(workload{name: "HGETALL plain, 10 fields", command: []string{"HGETALL", plainKey(spreadTag)}})
-	add(workload{name: "SMEMBERS 100", command: []string{"SMEMBERS", indexKey(spreadTag, smallSet)}})
-	add(workload{name: "SMEMBERS 1,000", command: []string{"SMEMBERS", indexKey(spreadTag, largeSet)}})
-	add(workload{name: "discovery_get_instances of 50", command: getInstances(spreadTag)})
-	return all
+}
+
+// workloads lists everything a full run measures.
+func workloads() []workload {
+	l := new(list)
+	l.reads()
+	l.values("GET", func(s size) []string { return []string{"GET", s.key()} })
+	l.values("SET", func(s size) []string { return []string{"SET", s.key(), s.value()} })
+	l.others()
+	return l.all
+}
+
+// reads are those of whole collections. The HGETALL and SMEMBERS keys are CoSky's (a config,
+// the service index), which a near-cache may serve; the plain hash has the same content under a
+// name that no cache rule knows.
+func (l *list) reads() {
+	config := []string{"HGETALL", configKey(spreadTag)}
+	l.add(workload{name: "PING", topology: standalone}, []string{"PING"}, 1)
+	// The next two stand together, because one is the measure of the other.
+	l.add(workload{name: "PING", topology: standalone, quick: true}, []string{"PING"}, 16)
+	l.add(workload{name: "HGETALL cached, 10 fields", topology: standalone, quick: true, variants: []string{twoLoops, uncounted}}, config, 16)
+	l.add(workload{name: "HGETALL cached, 10 fields", topology: cluster}, config, 16)
+	l.add(workload{name: "HGETALL cached, 10 fields"}, config, 1)
+	l.add(workload{name: "HGETALL plain, 10 fields", topology: standalone}, []string{"HGETALL", plainKey(spreadTag)}, 1, 16)
+	l.add(workload{name: "SMEMBERS cached, 100", topology: standalone}, []string{"SMEMBERS", indexKey(spreadTag, smallSet)}, 1)
+	l.add(workload{name: "SMEMBERS cached, 100", topology: standalone, quick: true}, []string{"SMEMBERS", indexKey(spreadTag, smallSet)}, 16)
+	l.add(workload{name: "SMEMBERS cached, 1,000", topology: standalone}, []string{"SMEMBERS", indexKey(spreadTag, largeSet)}, 1, 16)
+	l.add(workload{name: "discovery_get_instances of 50", topology: standalone}, getInstances(spreadTag), 1, 16)
+}
+
+// values are a command on values of all sizes, at all depths and numbers of connections.
+func (l *list) values(name string, command func(size) []string) {
+	title := name + " " + small.name
+	l.add(workload{name: title, quick: true}, command(small), 1)
+	l.add(workload{name: title, topology: standalone, quick: true, variants: []string{twoLoops, uncounted}}, command(small), 16)
+	l.add(workload{name: title, topology: cluster, quick: true}, command(small), 16)
+	l.add(workload{name: title, topology: standalone}, command(small), 100)
+	l.add(workload{name: title, clients: 1}, command(small), 1)
+	l.add(workload{name: title, clients: 1000}, command(small), 1)
+	l.add(workload{name: title, generator: benchGenerator}, command(small), 1, 16)
+	l.add(workload{name: name + " " + medium.name}, command(medium), 1, 16)
+	l.add(workload{name: name + " " + large.name, keys: large.keys}, command(large), 1)
+}
+
+// others are commands on several keys, scripts, mixtures and connections that come and go.
+func (l *list) others() {
+	mget, mset := []string{"MGET"}, []string{"MSET"}
+	for range manyKeys {
+		mget = append(mget, small.key())
+		mset = append(mset, small.key(), small.value())
+	}
+	l.add(workload{name: "MGET of 10", topology: standalone}, mget, 1, 16)
+	l.add(workload{name: "MSET of 10", topology: standalone}, mset, 1, 16)
+	l.add(workload{name: "MGET of 10 across shards", topology: cluster, quick: true}, mget, 1, 16)
+	l.add(workload{name: "MSET of 10 across shards", topology: cluster, quick: true}, mset, 1, 16)
+	l.add(workload{name: "EVALSHA, one GET"}, []string{"EVALSHA", digest(readScript), "1", small.key()}, 1, 16)
+	mixed := workload{name: "90 % GET, 10 % SET", commands: [][]string{{"SET", small.key(), small.value()}}}
+	for range 9 {
+		mixed.commands = append(mixed.commands, []string{"GET", small.key()})
+	}
+	for _, mixed.depth = range []int{1, 16} {
+		l.all = append(l.all, mixed)
+	}
+	l.add(workload{name: "GET 64 B, each on a new connection", reconnect: true}, []string{"GET", small.key()}, 1)
+}
+
+func digest(script string) string {
+	sum := sha1.Sum([]byte(script))
+	return hex.EncodeToString(sum[:])
 }
 
 // getInstances reads a service as CoSky's clients do.
@@ -82,10 +175,15 @@ func getInstances(tag string) []string {
 	return []string{"EVALSHA", lua.ByName("discovery_get_instances").SHA1, "1", "bench-" + tag, "order"}
 }
 
+// scripts are what every server has to know.
+func scripts() []string {
+	return []string{readScript, lua.ByName("discovery_get_instances").Text}
+}
+
 // seedInstances registers them without an expiry, so that all front ends give the same answer
-// at any time, and loads the script.
+// at any time.
 func seedInstances(tag string) [][]string {
-	commands := [][]string{{"SCRIPT", "LOAD", strconv.Quote(lua.ByName("discovery_get_instances").Text)}}
+	var commands [][]string
 	for i := range instances {
 		host := fmt.Sprintf("10.0.0.%d", i+1)
 		id := "order@http#" + host + "#8080"
@@ -128,8 +226,12 @@ func seedCommands(tag string) [][]string {
 // seedScript is the whole data set as lines for redis-cli.
 func seedScript() string {
 	var b strings.Builder
-	for i := range keyCount {
-		fmt.Fprintf(&b, "SET key:%012d %s\nSET key:%s:%012d %s\n", i, value, firstTag, i, value)
+	for _, s := range []size{small, medium, large} {
+		value := s.value()
+		for i := range s.keys {
+			key := strings.ReplaceAll(s.key(), "__rand_int__", fmt.Sprintf("%012d", i))
+			fmt.Fprintf(&b, "SET %s %s\nSET key:%s:%s %s\n", key, value, firstTag, strings.TrimPrefix(key, "key:"), value)
+		}
 	}
 	for _, command := range append(seedCommands(spreadTag), seedCommands(firstTag)...) {
 		b.WriteString(strings.Join(command, " "))

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 
-	"cosky-proxy/cluster/slot"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router"
@@ -291,16 +290,14 @@ func (b *bundle) pass(l *loop) {
 // scatter sends it to every shard that has some of the keys.
 func (b *bundle) scatter(l *loop) {
 	args := append([][]byte{[]byte("MGET")}, b.keys...)
-	shares := router.Split(args, 1, slot.Of)
-	sc := newScatter(b.parent, router.MergeFor(b.parent.cmd), len(shares))
-	sc.answers.Shares = shares
-	for i := range shares {
-		ln, cause := l.laneTo(shares[i].Slot, b.parent.laneKey())
+	sc := l.divide(args, 1)
+	sc.collect(b.parent, router.MergeFor(b.parent.cmd))
+	for i := range sc.parts.Shares {
+		ln, cause := l.laneTo(sc.parts.Shares[i].Slot, b.parent.laneKey())
 		if cause != "" {
 			ln = nil // its slot has no owner: it waits for one
 		}
-		l.enc = router.AppendShare(l.enc[:0], args, 1, &shares[i])
-		sc.launch(l, ln, i, l.enc, target{shares[i].Slot, true})
+		sc.launchShare(l, ln, i, args, 1)
 	}
 }
 

@@ -3,7 +3,9 @@ package proxy_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +46,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"whole key space", testWholeKeySpace},
 		{"split commands", testSplitCommands},
+		{"split commands and the heap", testSplitCommandsDoNotAllocate},
 		{"key positions", testKeyPositions},
 		{"every command", testEveryCommand},
 		{"hash tags and binary keys", testHashTags},
@@ -169,6 +172,44 @@ func testSplitCommands(t *testing.T, _ *shared, p *proxytest.Discovered) {
 
 // testKeyPositions: commands whose key is not the first argument, against the
 // answer of the owner.
+// Dividing a command costs memory only once. What the rest of the process allocates meanwhile
+// is far below one piece for each command.
+func testSplitCommandsDoNotAllocate(t *testing.T, _ *shared, p *proxytest.Discovered) {
+	conn := clustertest.Dial(t, p.Addr)
+	mset, mget, want := []string{"MSET"}, []string{"MGET"}, "*10\r\n"
+	for i := range 10 {
+		key := fmt.Sprint("ten", i)
+		mset, mget, want = append(mset, key, "value"), append(mget, key), want+bulkOf("value")
+	}
+	const depth, rounds = 8, 400
+	batch := []byte(strings.Repeat(clustertest.Encode(mset...)+clustertest.Encode(mget...), depth))
+	want = strings.Repeat("+OK\r\n"+want, depth)
+	in := make([]byte, len(want))
+	round := func() {
+		if _, err := conn.Net().Write(batch); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn.Net(), in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		round()
+	}
+	if got := string(in); got != want {
+		t.Fatalf("got %.200q", got)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range rounds {
+		round()
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.Mallocs - before.Mallocs; n >= 2*depth*rounds {
+		t.Errorf("%d allocations in %d commands", n, 2*depth*rounds)
+	}
+}
+
 func testKeyPositions(t *testing.T, c *shared, p *proxytest.Discovered) {
 	for shard := range 3 {
 		owner, conn := clustertest.Dial(t, c.Nodes[shard].Addr), clustertest.Dial(t, p.Addr)

@@ -12,6 +12,7 @@ import (
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/proxy/stats"
+	"cosky-proxy/router"
 	"cosky-proxy/router/command"
 )
 
@@ -61,14 +62,19 @@ type loop struct {
 	goneOut    uint64
 
 	// scratch, valid within one callback
-	req     resp.Request // the request being dispatched
-	own     resp.Request // a stored request being looked at again
-	inline  []byte       // it in the form it is sent in, if it is an inline one
-	enc     []byte       // another request in that form
-	out     []byte       // a reply being composed
-	keys    []int
-	free    *request
-	freeLen int
+	req    resp.Request // the request being dispatched
+	own    resp.Request // a stored request being looked at again
+	inline []byte       // it in the form it is sent in, if it is an inline one
+	enc    []byte       // another request in that form
+	out    []byte       // a reply being composed
+	keys   []int
+	lanes  []*lane
+	merged []byte     // a reply that was made of several
+	free   []*request // for newRequest: taking one need not look into it, which is out of the processor's caches after a long pipeline
+
+	splitter    router.Splitter
+	scatters    *scatter // free ones
+	scattersLen int
 
 	// near-cache
 	reader       *nearcache.Reader

@@ -25,7 +25,7 @@ const (
 type request struct {
 	sess      *session         // whose reply this is; nil: nobody's any more
 	next      *request         // session FIFO
-	laneNext  *request         // lane FIFO, waiters of a fetch, or the loop's free list
+	laneNext  *request         // lane FIFO, or waiters of a fetch
 	lane      *lane            // where it is in flight
 	cmd       *command.Command // nil for the proxy's own requests
 	sink      sink             // takes the whole reply instead of the client; nil: the bytes go to the client as they come
@@ -82,14 +82,12 @@ type touch struct {
 const maxKept = 4 << 10
 
 func (l *loop) newRequest(s *session, cmd *command.Command) *request {
-	r := l.free
-	if r == nil {
-		r = new(request)
+	var r *request
+	if last := len(l.free) - 1; last >= 0 {
+		r, l.free = l.free[last], l.free[:last]
 	} else {
-		l.free = r.laneNext
-		l.freeLen--
+		r = new(request)
 	}
-	r.laneNext = nil
 	r.sess, r.cmd, r.hotEpoch = s, cmd, l.hotEpoch
 	if s != nil {
 		r.mute = s.muted()
@@ -118,12 +116,9 @@ func (l *loop) release(r *request) {
 		raw = nil
 	}
 	*r = request{buf: buf[:0], raw: raw[:0], touches: touches[:0]}
-	if l.freeLen >= maxFreeRequests {
-		return
+	if len(l.free) < maxFreeRequests {
+		l.free = append(l.free, r)
 	}
-	r.laneNext = l.free
-	l.free = r
-	l.freeLen++
 }
 
 // maxFreeRequests bounds the pool: what a burst needed is given back.

@@ -20,12 +20,16 @@ type scatter struct {
 	missing int            // children that have not answered
 	size    int            // bytes of the replies so far
 	after   func(l *loop, ok bool, reply []byte) []byte
+
+	// Of a command whose keys are divided; such a scatter goes back to the loop.
+	parts router.Parts
+	store []byte // holds the replies
+	next  *scatter
 }
 
 // scatterKeys splits a multi-key command by slot.
 func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) bool {
 	l := s.loop
-	shares := router.Split(args, step, slot.Of)
 	e := l.effect.reset()
 	for _, k := range l.keys {
 		l.concern(e, args[k], cmd.Flags&command.Write != 0)
@@ -33,18 +37,61 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 	if s.fetching > 0 && !e.none() {
 		return !s.drain()
 	}
+	sc := l.divide(args, step)
+	shares := sc.parts.Shares
 	lanes, wait := s.lanesFor(len(shares), func(i int) target { return target{shares[i].Slot, true} })
 	if lanes == nil {
+		l.recycle(sc)
 		return !wait
 	}
 	e.hushes = s.home != nil // Redis announces what a command has changed after its reply
-	sc := s.open(cmd, router.MergeFor(cmd), len(shares), e)
-	sc.answers.Shares = shares
+	sc.collect(s.openParent(cmd, e), router.MergeFor(cmd))
 	for i := range shares {
-		l.enc = router.AppendShare(l.enc[:0], args, step, &shares[i])
-		sc.launch(l, lanes[i], i, l.enc, target{shares[i].Slot, true})
+		sc.launchShare(l, lanes[i], i, args, step)
 	}
 	return true
+}
+
+// divide takes a scatter from the loop's stock and divides the keys of args.
+func (l *loop) divide(args [][]byte, step int) *scatter {
+	sc := l.scatters
+	if sc == nil {
+		sc = new(scatter)
+	} else {
+		l.scatters, sc.next = sc.next, nil
+		l.scattersLen--
+	}
+	l.splitter.Split(&sc.parts, args, step, slot.Of)
+	return sc
+}
+
+// collect has a divided scatter wait for the answers to its parts.
+func (sc *scatter) collect(parent *request, merge router.Merge) {
+	n := len(sc.parts.Shares)
+	sc.parent, sc.merge, sc.missing = parent, merge, n
+	sc.answers.Parts, sc.answers.RESP3 = &sc.parts, parent.resp3
+	sc.answers.Replies = slices.Grow(sc.answers.Replies, n)[:n]
+}
+
+const (
+	maxFreeScatters = 1024
+	maxKeptKeys     = 256     // what larger commands needed is not kept
+	maxKeptMerge    = 1 << 16 // capacity
+)
+
+// recycle takes a divided scatter back. Nobody may hold it any more.
+func (l *loop) recycle(sc *scatter) {
+	if l.scattersLen >= maxFreeScatters || sc.parts.Keys() > maxKeptKeys {
+		return
+	}
+	parts, store, replies := sc.parts, sc.store[:0], sc.answers.Replies
+	if cap(store) > maxKept {
+		store = nil
+	}
+	clear(replies) // an earlier store may be behind them
+	*sc = scatter{parts: parts, store: store, answers: router.Answers{Replies: replies[:0]}, next: l.scatters}
+	l.scatters = sc
+	l.scattersLen++
 }
 
 // scatterAll sends a command to every server it concerns.
@@ -200,11 +247,11 @@ func (l *loop) everyShard() []target {
 	return ts
 }
 
-// lanesFor finds the lanes of n targets; one whose slot nobody serves at the moment
+// lanesFor finds the lanes of n targets, in scratch of the loop; one whose slot nobody serves at the moment
 // has none. Nil: the command was refused, or, when wait is true, has to wait for room.
 func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool) {
 	l := s.loop
-	lanes = make([]*lane, 0, n)
+	lanes = l.lanes[:0]
 	for i := range n {
 		nd, cause := l.owner(at(i).slot)
 		var ln *lane
@@ -222,6 +269,7 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 		}
 		lanes = append(lanes, ln)
 	}
+	l.lanes = lanes
 	return lanes, false
 }
 
@@ -252,7 +300,7 @@ func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 	c := l.newRequest(nil, nil)
 	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
 	c.resp3, c.db, c.as, c.caching = sc.parent.resp3, sc.parent.db, sc.parent.as, sc.parent.caching
-	if ln != nil {
+	if ln != nil && sc.answers.From != nil {
 		sc.answers.From[i] = ln.node.addr
 	}
 	return c
@@ -261,13 +309,24 @@ func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 // launch sends a part to the owner of t, whoever that is when it has to be sent again.
 func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
 	c := sc.child(l, ln, i)
-	c.slot, c.keyed = t.slot, t.keyed
 	c.raw = append(c.raw[:0], raw...)
+	c.launch(l, ln, t)
+}
+
+// launchShare sends share i of args to the owner of its slot.
+func (sc *scatter) launchShare(l *loop, ln *lane, i int, args [][]byte, step int) {
+	c := sc.child(l, ln, i)
+	c.raw = sc.parts.AppendShare(c.raw[:0], args, step, i)
+	c.launch(l, ln, target{sc.parts.Shares[i].Slot, true})
+}
+
+func (r *request) launch(l *loop, ln *lane, t target) {
+	r.slot, r.keyed = t.slot, t.keyed
 	if ln == nil {
-		l.awaitOwner(c)
+		l.awaitOwner(r)
 		return
 	}
-	ln.send(c, raw)
+	ln.send(r, r.raw)
 }
 
 // deliver takes one child's reply; the last one completes the command.
@@ -276,14 +335,25 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 		reply = fmt.Appendf(nil, "-ERR the merged reply would exceed clients.max_request (%d bytes); ask for fewer keys at once\r\n", l.srv.opts.Clients.MaxRequest)
 	}
 	sc.size += len(reply)
-	sc.answers.Replies[r.index] = bytes.Clone(reply)
+	// When the store grows, earlier replies stay where they are.
+	from := len(sc.store)
+	sc.store = append(sc.store, reply...)
+	sc.answers.Replies[r.index] = sc.store[from:len(sc.store):len(sc.store)]
 	l.release(r)
 	sc.missing--
-	if sc.missing > 0 {
-		return
+	if sc.missing == 0 {
+		sc.complete(l)
 	}
+}
+
+// complete answers the command.
+func (sc *scatter) complete(l *loop) {
 	p := sc.parent
+	sc.answers.Out = l.merged
 	merged := sc.merge(&sc.answers)
+	if l.merged = sc.answers.Out; cap(l.merged) > maxKeptMerge {
+		l.merged = nil
+	}
 	failed := merged[0] == '-'
 	if failed && l.standInFor(p) {
 		return
@@ -298,6 +368,9 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 		l.deliver(p, merged)
 	default:
 		l.finish(p, merged)
+	}
+	if sc.answers.Parts != nil {
+		l.recycle(sc)
 	}
 }
 

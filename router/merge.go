@@ -11,7 +11,8 @@ import (
 type Answers struct {
 	Args    [][]byte // the command's; nil when each got a share of its own
 	Replies [][]byte
-	Shares  []Share  // which arguments each reply is about; nil: all
+	Parts   *Parts   // which keys each reply is about; nil: all
+	Out     []byte   // a buffer that the merged reply may be put into, and is found in again
 	From    []string // addresses of the servers, by reply
 	RESP3   bool
 }
@@ -117,7 +118,8 @@ func fold(f func(a, b int64) int64) Merge {
 				_, v, _ := resp.ReadHeader(r)
 				acc = f(acc, v)
 			}
-			return resp.AppendInt(nil, acc)
+			a.Out = resp.AppendInt(a.Out[:0], acc)
+			return a.Out
 		}
 		if kind != '*' {
 			return replies[0]
@@ -170,32 +172,23 @@ func concat(a *Answers) []byte {
 	return out
 }
 
-// scatterArray puts each share's elements back at the places of its keys.
+// scatterArray puts each share's elements back at the places of its keys. It uses up the replies.
 func scatterArray(a *Answers) []byte {
-	replies, shares := a.Replies, a.Shares
-	if e := firstError(replies); e != nil {
+	if e := firstError(a.Replies); e != nil {
 		return e
 	}
-	keys, bytes := 0, 0
-	for i := range shares {
-		keys += len(shares[i].Keys)
-		bytes += len(replies[i])
+	for i, r := range a.Replies {
+		_, _, size := resp.ReadHeader(r)
+		a.Replies[i] = r[size:]
 	}
-	elems := make([][]byte, keys)
-	for i := range shares {
-		_, _, size := resp.ReadHeader(replies[i])
-		rest := replies[i][size:]
-		for _, k := range shares[i].Keys {
-			n := resp.Len(rest)
-			elems[k-1] = rest[:n]
-			rest = rest[n:]
-		}
+	a.Out = resp.AppendArray(a.Out[:0], a.Parts.Keys())
+	for _, i := range a.Parts.of {
+		rest := a.Replies[i]
+		n := resp.Len(rest)
+		a.Out = append(a.Out, rest[:n]...)
+		a.Replies[i] = rest[n:]
 	}
-	out := resp.AppendArray(make([]byte, 0, bytes+16), keys)
-	for _, e := range elems {
-		out = append(out, e...)
-	}
-	return out
+	return a.Out
 }
 
 // anyKey picks one of the keys that the shards named; a shard without keys

@@ -30,18 +30,34 @@ func TestSplit(t *testing.T) {
 		{"MSET a1 1 b1 2 a1 3", 2, []string{"MSET a1 1 a1 3", "MSET b1 2"}},
 		{"UNLINK c b a", 1, []string{"UNLINK c", "UNLINK b", "UNLINK a"}},
 	}
+	var splitter Splitter
+	var parts Parts // the same ones for all, as in use
 	for _, tt := range tests {
 		args := argv(tt.line)
 		var got []string
-		for _, share := range Split(args, tt.step, initialSlot) {
-			if want := initialSlot(args[share.Keys[0]]); share.Slot != want {
-				t.Errorf("%s: a share has slot %d, want %d", tt.line, share.Slot, want)
+		splitter.Split(&parts, args, tt.step, initialSlot)
+		for i := range parts.Shares {
+			line := words(t, parts.AppendShare(nil, args, tt.step, i))
+			if want := initialSlot(argv(line)[1]); parts.Shares[i].Slot != want {
+				t.Errorf("%s: %q has slot %d, want %d", tt.line, line, parts.Shares[i].Slot, want)
 			}
-			got = append(got, words(t, AppendShare(nil, args, tt.step, &share)))
+			got = append(got, line)
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.line, got, tt.want)
 		}
+	}
+}
+
+func TestSplitAgainAllocatesNothing(t *testing.T) {
+	var splitter Splitter
+	var parts Parts
+	args, b := argv("MGET a1 b1 a2 c1"), make([]byte, 0, 1<<10)
+	if n := testing.AllocsPerRun(100, func() {
+		splitter.Split(&parts, args, 1, initialSlot)
+		b = parts.AppendShare(b[:0], args, 1, 2)
+	}); n != 0 {
+		t.Errorf("%v allocations, want none", n)
 	}
 }
 
@@ -61,55 +77,55 @@ func TestMerge(t *testing.T) {
 	tests := []struct {
 		name, args string // the command, a subcommand as "config|get", and its arguments
 		replies    []string
-		shares     []Share
+		keys       string // of which the replies show those that begin alike
 		want       string
 	}{
 		{"values go back to the places of their keys", "mget",
-			[]string{"*2\r\n$1\r\nx\r\n$-1\r\n", "*1\r\n$1\r\ny\r\n"}, []Share{{Keys: []int{1, 3}}, {Keys: []int{2}}},
+			[]string{"*2\r\n$1\r\nx\r\n$-1\r\n", "*1\r\n$1\r\ny\r\n"}, "a b a",
 			"*3\r\n$1\r\nx\r\n$1\r\ny\r\n$-1\r\n"},
 		{"an error is the answer", "mget",
-			[]string{"*1\r\n$1\r\nx\r\n", "-LOADING Redis is loading\r\n"}, []Share{{Keys: []int{1}}, {Keys: []int{2}}},
+			[]string{"*1\r\n$1\r\nx\r\n", "-LOADING Redis is loading\r\n"}, "a b",
 			"-LOADING Redis is loading\r\n"},
-		{"counts add up", "del", []string{":2\r\n", ":0\r\n", ":1\r\n"}, nil, ":3\r\n"},
-		{"a partial count is an error", "dbsize", []string{":2\r\n", "-ERR gone\r\n"}, nil, "-ERR gone\r\n"},
-		{"all succeeded", "mset", []string{"+OK\r\n", "+OK\r\n"}, nil, "+OK\r\n"},
-		{"not all succeeded", "flushall", []string{"+OK\r\n", "-ERR no\r\n"}, nil, "-ERR no\r\n"},
-		{"one is enough", "script|kill", []string{"-NOTBUSY none\r\n", "+OK\r\n"}, nil, "+OK\r\n"},
-		{"none did", "script|kill", []string{"-NOTBUSY none\r\n", "-NOTBUSY none\r\n"}, nil, "-NOTBUSY none\r\n"},
-		{"flags are combined one by one", "script|exists", []string{"*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"}, nil, "*2\r\n:1\r\n:0\r\n"},
-		{"lists are joined", "keys", []string{"*1\r\n$1\r\na\r\n", "*0\r\n", "*2\r\n$1\r\nb\r\n$1\r\nc\r\n"}, nil,
+		{"counts add up", "del", []string{":2\r\n", ":0\r\n", ":1\r\n"}, "", ":3\r\n"},
+		{"a partial count is an error", "dbsize", []string{":2\r\n", "-ERR gone\r\n"}, "", "-ERR gone\r\n"},
+		{"all succeeded", "mset", []string{"+OK\r\n", "+OK\r\n"}, "", "+OK\r\n"},
+		{"not all succeeded", "flushall", []string{"+OK\r\n", "-ERR no\r\n"}, "", "-ERR no\r\n"},
+		{"one is enough", "script|kill", []string{"-NOTBUSY none\r\n", "+OK\r\n"}, "", "+OK\r\n"},
+		{"none did", "script|kill", []string{"-NOTBUSY none\r\n", "-NOTBUSY none\r\n"}, "", "-NOTBUSY none\r\n"},
+		{"flags are combined one by one", "script|exists", []string{"*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"}, "", "*2\r\n:1\r\n:0\r\n"},
+		{"lists are joined", "keys", []string{"*1\r\n$1\r\na\r\n", "*0\r\n", "*2\r\n$1\r\nb\r\n$1\r\nc\r\n"}, "",
 			"*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"},
-		{"any key of any shard", "randomkey", []string{"$-1\r\n", "$1\r\nk\r\n", "$-1\r\n"}, nil, "$1\r\nk\r\n"},
-		{"the oldest save", "lastsave", []string{":7\r\n", ":5\r\n", ":9\r\n"}, nil, ":5\r\n"},
-		{"nothing runs but what cannot be killed", "script|kill", []string{"-NOTBUSY none\r\n", "-UNKILLABLE it wrote\r\n"}, nil, "-UNKILLABLE it wrote\r\n"},
+		{"any key of any shard", "randomkey", []string{"$-1\r\n", "$1\r\nk\r\n", "$-1\r\n"}, "", "$1\r\nk\r\n"},
+		{"the oldest save", "lastsave", []string{":7\r\n", ":5\r\n", ":9\r\n"}, "", ":5\r\n"},
+		{"nothing runs but what cannot be killed", "script|kill", []string{"-NOTBUSY none\r\n", "-UNKILLABLE it wrote\r\n"}, "", "-UNKILLABLE it wrote\r\n"},
 		{"the newest entries first", "slowlog|get 2",
-			[]string{"*2\r\n*2\r\n:4\r\n:10\r\n*2\r\n:3\r\n:8\r\n", "*1\r\n*2\r\n:1\r\n:9\r\n"}, nil,
+			[]string{"*2\r\n*2\r\n:4\r\n:10\r\n*2\r\n:3\r\n:8\r\n", "*1\r\n*2\r\n:1\r\n:9\r\n"}, "",
 			"*2\r\n*2\r\n:4\r\n:10\r\n*2\r\n:1\r\n:9\r\n"},
-		{"all entries", "slowlog|get -1", []string{"*1\r\n*2\r\n:4\r\n:8\r\n", "*1\r\n*2\r\n:1\r\n:9\r\n"}, nil,
+		{"all entries", "slowlog|get -1", []string{"*1\r\n*2\r\n:4\r\n:8\r\n", "*1\r\n*2\r\n:1\r\n:9\r\n"}, "",
 			"*2\r\n*2\r\n:1\r\n:9\r\n*2\r\n:4\r\n:8\r\n"},
 		{"an entry's age is its time", "acl|log",
-			[]string{"*1\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n2.500\r\n", "*1\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n1.250\r\n"}, nil,
+			[]string{"*1\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n2.500\r\n", "*1\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n1.250\r\n"}, "",
 			"*2\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n1.250\r\n*2\r\n$11\r\nage-seconds\r\n$5\r\n2.500\r\n"},
-		{"a log is emptied", "acl|log RESET", []string{"+OK\r\n", "+OK\r\n"}, nil, "+OK\r\n"},
+		{"a log is emptied", "acl|log RESET", []string{"+OK\r\n", "+OK\r\n"}, "", "+OK\r\n"},
 		{"the last time of an event, the maximum of all", "latency|latest",
-			[]string{"*1\r\n*4\r\n$3\r\nfoo\r\n:10\r\n:5\r\n:9\r\n", "*2\r\n*4\r\n$3\r\nbar\r\n:1\r\n:2\r\n:3\r\n*4\r\n$3\r\nfoo\r\n:11\r\n:4\r\n:7\r\n"}, nil,
+			[]string{"*1\r\n*4\r\n$3\r\nfoo\r\n:10\r\n:5\r\n:9\r\n", "*2\r\n*4\r\n$3\r\nbar\r\n:1\r\n:2\r\n:3\r\n*4\r\n$3\r\nfoo\r\n:11\r\n:4\r\n:7\r\n"}, "",
 			"*2\r\n*4\r\n$3\r\nfoo\r\n:11\r\n:4\r\n:9\r\n*4\r\n$3\r\nbar\r\n:1\r\n:2\r\n:3\r\n"},
 		{"samples in the order of time", "latency|history foo",
-			[]string{"*2\r\n*2\r\n:1\r\n:7\r\n*2\r\n:5\r\n:8\r\n", "*1\r\n*2\r\n:3\r\n:9\r\n"}, nil,
+			[]string{"*2\r\n*2\r\n:1\r\n:7\r\n*2\r\n:5\r\n:8\r\n", "*1\r\n*2\r\n:3\r\n:9\r\n"}, "",
 			"*3\r\n*2\r\n:1\r\n:7\r\n*2\r\n:3\r\n:9\r\n*2\r\n:5\r\n:8\r\n"},
 		{"histograms add up bucket by bucket", "latency|histogram",
 			[]string{
 				"*2\r\n$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:3\r\n$14\r\nhistogram_usec\r\n*4\r\n:1\r\n:1\r\n:4\r\n:3\r\n",
 				"*2\r\n$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:2\r\n$14\r\nhistogram_usec\r\n*2\r\n:2\r\n:2\r\n",
-			}, nil,
+			}, "",
 			"*2\r\n$3\r\nget\r\n*4\r\n$5\r\ncalls\r\n:5\r\n$14\r\nhistogram_usec\r\n*6\r\n:1\r\n:1\r\n:2\r\n:3\r\n:4\r\n:5\r\n"},
-		{"all say the same", "memory|doctor", []string{"$2\r\nhi\r\n", "$2\r\nhi\r\n"}, nil, "$2\r\nhi\r\n"},
-		{"each says its own", "memory|doctor", []string{"$2\r\nhi\r\n", "$2\r\nho\r\n"}, nil, "$18\r\n# a:1\nhi\n# b:2\nho\n\r\n"},
+		{"all say the same", "memory|doctor", []string{"$2\r\nhi\r\n", "$2\r\nhi\r\n"}, "", "$2\r\nhi\r\n"},
+		{"each says its own", "memory|doctor", []string{"$2\r\nhi\r\n", "$2\r\nho\r\n"}, "", "$18\r\n# a:1\nhi\n# b:2\nho\n\r\n"},
 		{"sums, and the highest ratio", "memory|stats",
-			[]string{"*6\r\n$1\r\na\r\n:1\r\n$1\r\nr\r\n$3\r\n0.5\r\n$4\r\ndb.0\r\n*2\r\n$1\r\no\r\n:2\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nr\r\n$4\r\n10.5\r\n"}, nil,
+			[]string{"*6\r\n$1\r\na\r\n:1\r\n$1\r\nr\r\n$3\r\n0.5\r\n$4\r\ndb.0\r\n*2\r\n$1\r\no\r\n:2\r\n", "*4\r\n$1\r\na\r\n:2\r\n$1\r\nr\r\n$4\r\n10.5\r\n"}, "",
 			"*6\r\n$1\r\na\r\n:3\r\n$1\r\nr\r\n$4\r\n10.5\r\n$4\r\ndb.0\r\n*2\r\n$1\r\no\r\n:2\r\n"},
-		{"who runs a function", "function|stats", []string{"*2\r\n$1\r\nr\r\n$-1\r\n", "*2\r\n$1\r\nr\r\n*0\r\n"}, nil, "*2\r\n$1\r\nr\r\n*0\r\n"},
-		{"no key anywhere", "randomkey", []string{"$-1\r\n", "$-1\r\n"}, nil, "$-1\r\n"},
+		{"who runs a function", "function|stats", []string{"*2\r\n$1\r\nr\r\n$-1\r\n", "*2\r\n$1\r\nr\r\n*0\r\n"}, "", "*2\r\n$1\r\nr\r\n*0\r\n"},
+		{"no key anywhere", "randomkey", []string{"$-1\r\n", "$-1\r\n"}, "", "$-1\r\n"},
 	}
 	for _, tt := range tests {
 		name, _, _ := strings.Cut(tt.args, " ")
@@ -126,7 +142,9 @@ func TestMerge(t *testing.T) {
 			t.Errorf("%s: %s cannot be merged", tt.name, name)
 			continue
 		}
-		if got := merge(&Answers{Args: argv(strings.Replace(tt.args, "|", " ", 1)), Replies: replies, Shares: tt.shares, From: []string{"a:1", "b:2", "c:3"}}); string(got) != tt.want {
+		parts := new(Parts)
+		new(Splitter).Split(parts, argv("MGET "+tt.keys), 1, initialSlot)
+		if got := merge(&Answers{Args: argv(strings.Replace(tt.args, "|", " ", 1)), Replies: replies, Parts: parts, From: []string{"a:1", "b:2", "c:3"}}); string(got) != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}

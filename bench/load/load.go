@@ -3,16 +3,15 @@
 // under test.
 //
 // It behaves like redis-benchmark: a fixed number of connections, each of which
-// sends a pipeline of equal commands, waits for all replies, and sends the next.
+// sends a pipeline of commands, waits for all replies, and sends the next.
 // What makes it cheaper is what it does not do. One thread serves all
-// connections with one epoll set that never changes, so that a pipeline costs
+// connections with one epoll set that hardly changes, so that a pipeline costs
 // one write, one read and a share of one wait; requests are encoded beforehand;
-// and replies are not parsed: every reply to the command has the same length,
+// and replies are not parsed: every reply to a command has the same length,
 // learned at the start, so counting bytes finds the end of a pipeline. A length
 // that does not add up is an error, never a silent miscount.
 //
-// It is made for measuring servers. It does not retry, reconnect, follow
-// redirects or speak TLS.
+// It is made for measuring servers. It does not retry, follow redirects or speak TLS.
 package load
 
 import (
@@ -28,21 +27,26 @@ import (
 	"time"
 )
 
-// Placeholder is replaced by a random number of twelve digits in every argument.
+// Placeholder is replaced by a random number of twelve digits wherever it stands in an argument.
 const Placeholder = "__rand_int__"
 
-// variants is how many different pipelines a connection cycles through.
-const variants = 64
+const (
+	// variants is about how many different pipelines the connections cycle through.
+	variants = 64
+	// maxEncoded bounds the size of them all; large pipelines come in fewer variants.
+	maxEncoded = 8 << 20
+)
 
 // Spec describes one run.
 type Spec struct {
-	Addr     string   // host:port of the server
-	Clients  int      // connections
-	Depth    int      // commands a connection sends before it reads the replies
-	Requests int      // commands in total, rounded up to full pipelines
-	Command  []string // name and arguments; see Placeholder
-	Keys     int      // the random numbers are below Keys
-	Seed     uint64   // of the random numbers
+	Addr      string     // host:port of the server
+	Clients   int        // connections
+	Depth     int        // commands a connection sends before it reads the replies
+	Requests  int        // commands in total, rounded up to full pipelines
+	Commands  [][]string // name and arguments of the commands, which are sent in turn; see Placeholder
+	Keys      int        // the random numbers are below Keys
+	Seed      uint64     // of the random numbers
+	Reconnect bool       // every pipeline gets a connection of its own
 }
 
 // Result is what a run saw.
@@ -50,35 +54,52 @@ type Result struct {
 	Requests int           // commands answered
 	Elapsed  time.Duration // from the first byte sent to the last received
 	CPU      time.Duration // used by the generator's thread meanwhile
-	P50, P99 time.Duration // of the time from sending a pipeline to its last reply; within 6 %
+	// Of the time from sending a pipeline, or connecting for it, to its last reply; within 6 %.
+	P50, P99, P999 time.Duration
 }
 
 func (s Spec) validate() error {
-	if s.Clients < 1 || s.Depth < 1 || s.Requests < 1 || s.Keys < 1 || len(s.Command) == 0 {
+	if s.Clients < 1 || s.Depth < 1 || s.Requests < 1 || s.Keys < 1 || len(s.Commands) == 0 {
 		return fmt.Errorf("cannot generate load from %+v: every count must be positive", s)
 	}
 	return nil
 }
 
-// pipelines encodes the pipelines that connections send in turn.
-func (s Spec) pipelines() [][]byte {
+// pipeline is what a connection sends at once, and how long the replies to it are.
+type pipeline struct {
+	request []byte
+	reply   int
+}
+
+// pipelines encodes what connections send in turn; replies are the lengths of the replies
+// to the commands.
+func (s Spec) pipelines(replies []int) []pipeline {
 	random := rand.New(rand.NewPCG(s.Seed, 0))
-	out := make([][]byte, variants)
-	for i := range out {
+	var out []pipeline
+	at, encoded := 0, 0
+	// Whole cycles only, so that each command has its share.
+	for len(out) < variants && encoded < maxEncoded || at%len(s.Commands) != 0 {
+		var p pipeline
 		for range s.Depth {
-			out[i] = s.appendCommand(out[i], random.IntN(s.Keys))
+			i := at % len(s.Commands)
+			p.request = s.appendCommand(p.request, s.Commands[i], random)
+			p.reply += replies[i]
+			at++
 		}
+		encoded += len(p.request)
+		out = append(out, p)
 	}
 	return out
 }
 
-func (s Spec) appendCommand(b []byte, key int) []byte {
-	number := fmt.Sprintf("%012d", key)
+func (s Spec) appendCommand(b []byte, command []string, random *rand.Rand) []byte {
 	b = append(b, '*')
-	b = strconv.AppendInt(b, int64(len(s.Command)), 10)
+	b = strconv.AppendInt(b, int64(len(command)), 10)
 	b = append(b, "\r\n"...)
-	for _, arg := range s.Command {
-		arg = strings.ReplaceAll(arg, Placeholder, number)
+	for _, arg := range command {
+		for strings.Contains(arg, Placeholder) {
+			arg = strings.Replace(arg, Placeholder, fmt.Sprintf("%012d", random.IntN(s.Keys)), 1)
+		}
 		b = append(b, '$')
 		b = strconv.AppendInt(b, int64(len(arg)), 10)
 		b = append(b, "\r\n"...)
@@ -88,16 +109,29 @@ func (s Spec) appendCommand(b []byte, key int) []byte {
 	return b
 }
 
-// replyBytes asks once and returns the length of the reply. A PING behind the
-// command marks where the reply ends, whatever its shape.
-func (s Spec) replyBytes(conn net.Conn, timeout time.Duration) (int, error) {
+// replyBytes asks each command once and returns the lengths of the replies.
+func (s Spec) replyBytes(conn net.Conn, timeout time.Duration) ([]int, error) {
+	random := rand.New(rand.NewPCG(s.Seed, 0))
+	lengths := make([]int, len(s.Commands))
+	for i, command := range s.Commands {
+		n, err := ask(conn, s.appendCommand(nil, command, random), timeout)
+		if err != nil {
+			return nil, fmt.Errorf("cannot use %q: %w", command[0], err)
+		}
+		lengths[i] = n
+	}
+	return lengths, nil
+}
+
+// ask returns the length of the reply to request. A PING behind it marks where the
+// reply ends, whatever its shape.
+func ask(conn net.Conn, request []byte, timeout time.Duration) (int, error) {
 	const pong = "+PONG\r\n"
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return 0, fmt.Errorf("cannot set deadline: %w", err)
+		return 0, err
 	}
-	request := append(s.appendCommand(nil, 0), "*1\r\n$4\r\nPING\r\n"...)
-	if _, err := conn.Write(request); err != nil {
-		return 0, fmt.Errorf("cannot send %q: %w", s.Command[0], err)
+	if _, err := conn.Write(append(request, "*1\r\n$4\r\nPING\r\n"...)); err != nil {
+		return 0, err
 	}
 	var reply []byte
 	chunk := make([]byte, 64<<10)
@@ -108,11 +142,11 @@ func (s Spec) replyBytes(conn net.Conn, timeout time.Duration) (int, error) {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return 0, fmt.Errorf("cannot read the reply to %q: %w", s.Command[0], err)
+			return 0, err
 		}
 	}
 	if reply[0] == '-' {
-		return 0, fmt.Errorf("cannot use %q: the server answers %.80q", s.Command[0], reply)
+		return 0, fmt.Errorf("the server answers %.80q", reply)
 	}
 	return len(reply) - len(pong), nil
 }

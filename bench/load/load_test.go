@@ -7,37 +7,64 @@ import (
 	"time"
 )
 
-func TestPipelinesEncodeTheCommand(t *testing.T) {
-	spec := Spec{Clients: 1, Depth: 2, Requests: 1, Keys: 1, Command: []string{"GET", "key:" + Placeholder}}
-	want := strings.Repeat("*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000000\r\n", 2)
-	pipelines := spec.pipelines()
-	if len(pipelines) != variants {
-		t.Fatalf("got %d pipelines, want %d", len(pipelines), variants)
+func TestPipelinesEncodeTheCommands(t *testing.T) {
+	spec := Spec{Depth: 3, Keys: 1, Commands: [][]string{{"GET", "key:" + Placeholder}, {"SET", "a" + Placeholder, "b" + Placeholder}}}
+	const get, set = "*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000000\r\n", "*3\r\n$3\r\nSET\r\n$13\r\na000000000000\r\n$13\r\nb000000000000\r\n"
+	pipelines := spec.pipelines([]int{70, 5})
+	if len(pipelines) < variants {
+		t.Fatalf("got %d pipelines, want at least %d", len(pipelines), variants)
 	}
-	for _, got := range pipelines {
-		if string(got) != want {
-			t.Fatalf("got %q, want %q", got, want)
+	want := []pipeline{{[]byte(get + set + get), 145}, {[]byte(set + get + set), 80}}
+	for i, got := range pipelines {
+		if w := want[i%2]; string(got.request) != string(w.request) || got.reply != w.reply {
+			t.Fatalf("pipeline %d is %q with replies of %d bytes, want %q with %d", i, got.request, got.reply, w.request, w.reply)
 		}
+	}
+}
+
+// Each command gets its share, whatever the depth.
+func TestPipelinesAreWholeCycles(t *testing.T) {
+	nine := Spec{Depth: 1, Keys: 1}
+	for range 9 {
+		nine.Commands = append(nine.Commands, []string{"GET"})
+	}
+	nine.Commands = append(nine.Commands, []string{"SET"})
+	total := 0
+	pipelines := nine.pipelines([]int{0, 0, 0, 0, 0, 0, 0, 0, 0, 1})
+	for _, p := range pipelines {
+		total += p.reply
+	}
+	if 10*total != len(pipelines) {
+		t.Errorf("%d of %d are the tenth command", total, len(pipelines))
 	}
 }
 
 func TestPipelinesDifferAndRepeatWithTheSeed(t *testing.T) {
-	spec := Spec{Depth: 4, Keys: 1_000_000, Command: []string{"GET", Placeholder}, Seed: 7}
-	first, again := spec.pipelines(), spec.pipelines()
+	spec := Spec{Depth: 4, Keys: 1_000_000, Commands: [][]string{{"MGET", Placeholder, Placeholder}}, Seed: 7}
+	first, again := spec.pipelines([]int{1}), spec.pipelines([]int{1})
 	distinct := map[string]bool{}
 	for i := range first {
-		if string(first[i]) != string(again[i]) {
+		if string(first[i].request) != string(again[i].request) {
 			t.Fatalf("pipeline %d differs between two runs with one seed", i)
 		}
-		distinct[string(first[i])] = true
+		for word := range strings.FieldsSeq(string(first[i].request)) {
+			distinct[word] = true
+		}
 	}
-	if len(distinct) < variants/2 {
-		t.Errorf("got %d distinct pipelines of %d, want most to differ", len(distinct), variants)
+	if len(distinct) < 4*variants { // of the 8 keys in each
+		t.Errorf("got %d distinct words in %d pipelines, want most keys to differ", len(distinct), len(first))
+	}
+}
+
+func TestLargePipelinesAreFew(t *testing.T) {
+	spec := Spec{Depth: 1, Keys: 1, Commands: [][]string{{"SET", "k", strings.Repeat("x", maxEncoded/4)}}}
+	if n := len(spec.pipelines([]int{5})); n != 4 {
+		t.Errorf("got %d pipelines of a quarter of the limit, want 4", n)
 	}
 }
 
 func TestSpecRefusesEmptyCounts(t *testing.T) {
-	good := Spec{Clients: 1, Depth: 1, Requests: 1, Keys: 1, Command: []string{"PING"}}
+	good := Spec{Clients: 1, Depth: 1, Requests: 1, Keys: 1, Commands: [][]string{{"PING"}}}
 	if err := good.validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +73,7 @@ func TestSpecRefusesEmptyCounts(t *testing.T) {
 		"depth":    func(s *Spec) { s.Depth = 0 },
 		"requests": func(s *Spec) { s.Requests = -1 },
 		"keys":     func(s *Spec) { s.Keys = 0 },
-		"command":  func(s *Spec) { s.Command = nil },
+		"commands": func(s *Spec) { s.Commands = nil },
 	} {
 		bad := good
 		spoil(&bad)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"syscall"
 	"time"
@@ -21,21 +20,22 @@ const (
 
 // client is one connection of a run. All fields belong to the run's goroutine.
 type client struct {
-	file   *os.File
-	fd     int
+	fd     int       // -1: not connected
 	next   int       // index of the pipeline to send next
+	unsent []byte    // of the pipeline in flight, what the socket has not taken yet
 	unread int       // bytes still to come for the pipeline in flight
-	sent   time.Time // when that pipeline was sent
+	began  time.Time // when that pipeline was sent
+	armed  bool      // the socket is asked to tell when it takes more
 }
 
 // run is the state of one Run call, owned by its goroutine.
 type run struct {
 	spec      Spec
-	pipelines [][]byte
-	expect    int // reply bytes of a whole pipeline
+	addr      syscall.Sockaddr
+	pipelines []pipeline
 	epfd      int
 	clients   []client
-	unsent    int // pipelines not yet sent
+	left      int // pipelines not yet sent
 	inFlight  int
 	buf       []byte
 	latency   histogram
@@ -48,17 +48,18 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	if err := spec.validate(); err != nil {
 		return Result{}, err
 	}
-	perPipeline := spec.Depth
 	r := &run{
-		spec: spec, pipelines: spec.pipelines(), epfd: -1,
-		unsent: (spec.Requests + perPipeline - 1) / perPipeline,
-		buf:    make([]byte, 256<<10),
+		spec: spec, epfd: -1, left: (spec.Requests + spec.Depth - 1) / spec.Depth,
+		clients: make([]client, spec.Clients), buf: make([]byte, 256<<10),
+	}
+	for i := range r.clients {
+		r.clients[i] = client{fd: -1, next: i}
 	}
 	defer r.close()
-	if err := r.connect(ctx); err != nil {
+	if err := r.prepare(ctx); err != nil {
 		return Result{}, err
 	}
-	total := r.unsent * perPipeline
+	total := r.left * spec.Depth
 
 	// The thread's CPU clock is only ours while nobody else runs on the thread.
 	runtime.LockOSThread()
@@ -78,50 +79,48 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	}
 	return Result{
 		Requests: total, Elapsed: elapsed, CPU: cpuAfter - cpuBefore,
-		P50: r.latency.quantile(0.50), P99: r.latency.quantile(0.99),
+		P50: r.latency.quantile(0.50), P99: r.latency.quantile(0.99), P999: r.latency.quantile(0.999),
 	}, nil
 }
 
-// connect opens all connections and learns the length of a reply.
-func (r *run) connect(ctx context.Context) error {
-	epfd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+// prepare learns the lengths of the replies, encodes the pipelines and opens the connections,
+// unless each pipeline opens its own.
+func (r *run) prepare(ctx context.Context) error {
+	dialer := net.Dialer{Timeout: connectTimeout}
+	conn, err := dialer.DialContext(ctx, "tcp", r.spec.Addr)
 	if err != nil {
+		return fmt.Errorf("cannot connect: %w", err)
+	}
+	replies, err := r.spec.replyBytes(conn, connectTimeout)
+	r.addr = sockaddr(conn.RemoteAddr().(*net.TCPAddr))
+	if err := errors.Join(err, conn.Close()); err != nil {
+		return err
+	}
+	r.pipelines = r.spec.pipelines(replies)
+	if r.epfd, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("cannot create epoll set: %w", err)
 	}
-	r.epfd = epfd
-	dialer := net.Dialer{Timeout: connectTimeout}
-	for i := range r.spec.Clients {
-		conn, err := dialer.DialContext(ctx, "tcp", r.spec.Addr)
-		if err != nil {
-			return fmt.Errorf("cannot connect: %w", err)
-		}
-		if i == 0 {
-			reply, err := r.spec.replyBytes(conn, connectTimeout)
-			if err != nil {
-				return errors.Join(err, conn.Close())
-			}
-			r.expect = reply * r.spec.Depth
-		}
-		if err := r.adopt(conn, i); err != nil {
+	if r.spec.Reconnect {
+		return nil
+	}
+	for i := range r.clients {
+		if err := r.connect(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// adopt takes the socket away from Go's own poller.
-func (r *run) adopt(conn net.Conn, index int) error {
-	// File duplicates the descriptor; the original is not needed any more.
-	file, err := conn.(*net.TCPConn).File()
-	if err := errors.Join(err, conn.Close()); err != nil {
-		return fmt.Errorf("cannot take over connection: %w", err)
+func (r *run) connect(i int) error {
+	fd, err := connect(r.addr)
+	if err != nil {
+		return err
 	}
-	fd := int(file.Fd())
-	r.clients = append(r.clients, client{file: file, fd: fd, next: index})
+	r.clients[i].fd, r.clients[i].armed = fd, false
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("cannot make connection non-blocking: %w", err)
 	}
-	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(index)}
+	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(i)}
 	if err := syscall.EpollCtl(r.epfd, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return fmt.Errorf("cannot watch connection: %w", err)
 	}
@@ -130,11 +129,11 @@ func (r *run) adopt(conn net.Conn, index int) error {
 
 func (r *run) loop(ctx context.Context) error {
 	for i := range r.clients {
-		if err := r.send(&r.clients[i]); err != nil {
+		if err := r.send(i); err != nil {
 			return err
 		}
 	}
-	events := make([]syscall.EpollEvent, len(r.clients))
+	events := make([]syscall.EpollEvent, min(len(r.clients), 256))
 	for r.inFlight > 0 {
 		n, err := syscall.EpollWait(r.epfd, events, waitMillis)
 		if err != nil && err != syscall.EINTR {
@@ -147,7 +146,7 @@ func (r *run) loop(ctx context.Context) error {
 			continue
 		}
 		for _, event := range events[:n] {
-			if err := r.receive(&r.clients[event.Fd]); err != nil {
+			if err := r.ready(int(event.Fd), event.Events); err != nil {
 				return err
 			}
 		}
@@ -155,30 +154,65 @@ func (r *run) loop(ctx context.Context) error {
 	return nil
 }
 
-// send writes the client's next pipeline, if any is left.
-func (r *run) send(c *client) error {
-	if r.unsent == 0 {
+func (r *run) ready(i int, events uint32) error {
+	if events&syscall.EPOLLOUT != 0 {
+		if err := r.write(i); err != nil {
+			return err
+		}
+	}
+	if events&^syscall.EPOLLOUT == 0 {
 		return nil
 	}
-	r.unsent--
-	pipeline := r.pipelines[c.next%len(r.pipelines)]
-	c.next++
-	c.unread = r.expect
-	c.sent = time.Now()
+	return r.receive(i)
+}
+
+// send begins the client's next pipeline, if any is left.
+func (r *run) send(i int) error {
+	if r.left == 0 {
+		return nil
+	}
+	r.left--
 	r.inFlight++
-	n, err := syscall.Write(c.fd, pipeline)
+	c := &r.clients[i]
+	p := &r.pipelines[c.next%len(r.pipelines)]
+	c.next++
+	c.unsent, c.unread = p.request, p.reply
+	c.began = time.Now()
+	if r.spec.Reconnect {
+		if err := r.connect(i); err != nil {
+			return err
+		}
+	}
+	return r.write(i)
+}
+
+// write sends as much of the pipeline as the socket takes.
+func (r *run) write(i int) error {
+	c := &r.clients[i]
+	n, err := syscall.Write(c.fd, c.unsent)
+	if err == syscall.EAGAIN {
+		n, err = 0, nil
+	}
 	if err != nil {
 		return fmt.Errorf("cannot send a pipeline: %w", err)
 	}
-	// The socket's buffer was empty, so it takes a whole pipeline of sane size.
-	if n != len(pipeline) {
-		return fmt.Errorf("cannot send a pipeline: only %d of %d bytes fit the socket", n, len(pipeline))
+	c.unsent = c.unsent[n:]
+	if wants := len(c.unsent) > 0; wants != c.armed {
+		c.armed = wants
+		event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(i)}
+		if wants {
+			event.Events |= syscall.EPOLLOUT
+		}
+		if err := syscall.EpollCtl(r.epfd, syscall.EPOLL_CTL_MOD, c.fd, &event); err != nil {
+			return fmt.Errorf("cannot watch connection: %w", err)
+		}
 	}
 	return nil
 }
 
 // receive reads what has arrived and, when the pipeline is complete, sends the next.
-func (r *run) receive(c *client) error {
+func (r *run) receive(i int) error {
+	c := &r.clients[i]
 	n, err := syscall.Read(c.fd, r.buf)
 	if err == syscall.EAGAIN {
 		return nil
@@ -197,17 +231,95 @@ func (r *run) receive(c *client) error {
 		return nil
 	}
 	r.inFlight--
-	r.latency.add(time.Since(c.sent))
-	return r.send(c)
+	r.latency.add(time.Since(c.began))
+	if r.spec.Reconnect {
+		c.close()
+	}
+	return r.send(i)
+}
+
+func (c *client) close() {
+	if c.fd >= 0 {
+		_ = syscall.Close(c.fd) // nothing of value is in flight any more
+	}
+	c.fd = -1
 }
 
 func (r *run) close() {
-	for _, c := range r.clients {
-		_ = c.file.Close() // nothing of value is in flight any more
+	for i := range r.clients {
+		r.clients[i].close()
 	}
 	if r.epfd >= 0 {
 		_ = syscall.Close(r.epfd)
 	}
+}
+
+// Hold opens n connections, on each of which the server has answered a PING, and returns
+// what closes them again.
+func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
+	resolved, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect: %w", err)
+	}
+	var held []int
+	release = func() {
+		for _, fd := range held {
+			_ = syscall.Close(fd)
+		}
+	}
+	reply := make([]byte, 64)
+	for range n {
+		fd, err := connect(sockaddr(resolved))
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, fd)
+		_, err = syscall.Write(fd, []byte("*1\r\n$4\r\nPING\r\n"))
+		if err == nil {
+			var got int
+			if got, err = syscall.Read(fd, reply); err == nil && (got == 0 || reply[0] != '+') {
+				err = fmt.Errorf("the server answers %q to PING", reply[:got])
+			}
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			release()
+			return nil, fmt.Errorf("cannot hold connection %d of %d: %w", len(held), n, err)
+		}
+	}
+	return release, nil
+}
+
+// connect returns a blocking socket. Its descriptor is never known to Go's own poller,
+// which would be woken by every reply.
+func connect(addr syscall.Sockaddr) (int, error) {
+	family := syscall.AF_INET
+	if _, six := addr.(*syscall.SockaddrInet6); six {
+		family = syscall.AF_INET6
+	}
+	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("cannot create a socket: %w", err)
+	}
+	timeout := syscall.NsecToTimeval(connectTimeout.Nanoseconds())
+	err = errors.Join(
+		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &timeout), // of connect, too
+		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &timeout),
+		syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1),
+		syscall.Connect(fd, addr),
+	)
+	if err != nil {
+		_ = syscall.Close(fd)
+		return -1, fmt.Errorf("cannot connect: %w", err)
+	}
+	return fd, nil
+}
+
+func sockaddr(a *net.TCPAddr) syscall.Sockaddr {
+	if four := a.IP.To4(); four != nil {
+		return &syscall.SockaddrInet4{Port: a.Port, Addr: [4]byte(four)}
+	}
+	return &syscall.SockaddrInet6{Port: a.Port, Addr: [16]byte(a.IP.To16())}
 }
 
 // threadCPU returns the CPU time of the calling thread.

@@ -14,16 +14,20 @@ import (
 )
 
 // serve starts a RESP server that answers PING itself and every other command
-// with answer, which gets the number of commands before this one.
-func serve(t *testing.T, answer func(conn redcon.Conn, before int64)) (addr string, served *atomic.Int64) {
+// with answer, which gets the number of commands before this one and is never called twice
+// at a time.
+func serve(t *testing.T, answer func(conn redcon.Conn, args [][]byte, before int64)) (addr string, served *atomic.Int64) {
 	t.Helper()
 	served = new(atomic.Int64)
+	var mu sync.Mutex
 	handler := func(conn redcon.Conn, cmd redcon.Command) {
 		if strings.EqualFold(string(cmd.Args[0]), "PING") {
 			conn.WriteString("PONG")
 			return
 		}
-		answer(conn, served.Add(1)-1)
+		mu.Lock()
+		defer mu.Unlock()
+		answer(conn, cmd.Args, served.Add(1)-1)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,21 +51,38 @@ func testContext(t *testing.T) context.Context {
 }
 
 func TestRunSendsExactlyWhatItReports(t *testing.T) {
+	large := strings.Repeat("x", 3<<20) // more than a socket takes at once
 	for _, c := range []struct {
 		name                     string
 		clients, depth, requests int
 		want                     int
+		commands                 [][]string
+		reconnect                bool
 	}{
-		{"one", 1, 1, 1, 1},
-		{"fewer pipelines than clients", 8, 4, 8, 8},
-		{"rounded up to a full pipeline", 3, 4, 41, 44},
-		{"many rounds", 10, 16, 16_000, 16_000},
+		{name: "one", clients: 1, depth: 1, requests: 1, want: 1},
+		{name: "fewer pipelines than clients", clients: 8, depth: 4, requests: 8, want: 8},
+		{name: "rounded up to a full pipeline", clients: 3, depth: 4, requests: 41, want: 44},
+		{name: "many rounds", clients: 10, depth: 16, requests: 16_000, want: 16_000},
+		{name: "replies of two lengths", clients: 3, depth: 3, requests: 999, want: 999, commands: [][]string{{"GET", Placeholder}, {"SET", "k", "v"}}},
+		{name: "large requests", clients: 2, depth: 2, requests: 8, want: 8, commands: [][]string{{"SET", "k", large}}},
+		{name: "a connection for each", clients: 4, depth: 1, requests: 100, want: 100, reconnect: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			addr, served := serve(t, func(conn redcon.Conn, _ int64) { conn.WriteBulkString("0123456789") })
+			connections := map[string]bool{}
+			addr, served := serve(t, func(conn redcon.Conn, args [][]byte, _ int64) {
+				connections[conn.RemoteAddr()] = true
+				if len(args) == 3 {
+					conn.WriteString("OK")
+					return
+				}
+				conn.WriteBulkString("0123456789")
+			})
+			if c.commands == nil {
+				c.commands = [][]string{{"GET", Placeholder}}
+			}
 			got, err := Run(testContext(t), Spec{
 				Addr: addr, Clients: c.clients, Depth: c.depth, Requests: c.requests,
-				Command: []string{"GET", Placeholder}, Keys: 100,
+				Commands: c.commands, Keys: 100, Reconnect: c.reconnect,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -69,11 +90,18 @@ func TestRunSendsExactlyWhatItReports(t *testing.T) {
 			if got.Requests != c.want {
 				t.Errorf("reported %d requests, want %d", got.Requests, c.want)
 			}
-			// One more was asked to learn the reply's length.
-			if n := served.Load(); n != int64(c.want)+1 {
-				t.Errorf("server saw %d commands, want %d", n, c.want+1)
+			// Each command was asked once more to learn the length of its reply.
+			if n := served.Load(); n != int64(c.want+len(c.commands)) {
+				t.Errorf("server saw %d commands, want %d", n, c.want+len(c.commands))
 			}
-			if got.Elapsed <= 0 || got.P50 <= 0 || got.P99 < got.P50 {
+			want := 1 + min(c.clients, c.want/c.depth)
+			if c.reconnect {
+				want = 1 + c.want
+			}
+			if n := len(connections); n != want {
+				t.Errorf("server saw commands on %d connections, want %d", n, want)
+			}
+			if got.Elapsed <= 0 || got.P50 <= 0 || got.P99 < got.P50 || got.P999 < got.P99 {
 				t.Errorf("implausible result %+v", got)
 			}
 		})
@@ -83,14 +111,14 @@ func TestRunSendsExactlyWhatItReports(t *testing.T) {
 func TestRunReportsTrouble(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		answer func(redcon.Conn, int64)
+		answer func(redcon.Conn, [][]byte, int64)
 		want   string
 	}{
-		{"error reply", func(conn redcon.Conn, _ int64) { conn.WriteError("ERR no") }, "the server answers"},
-		{"replies that grow", func(conn redcon.Conn, before int64) {
+		{"error reply", func(conn redcon.Conn, _ [][]byte, _ int64) { conn.WriteError("ERR no") }, "the server answers"},
+		{"replies that grow", func(conn redcon.Conn, _ [][]byte, before int64) {
 			conn.WriteBulkString(strings.Repeat("x", int(before+1)))
 		}, "more than expected"},
-		{"connection lost", func(conn redcon.Conn, before int64) {
+		{"connection lost", func(conn redcon.Conn, _ [][]byte, before int64) {
 			if before < 20 {
 				conn.WriteString("OK")
 				return
@@ -101,7 +129,7 @@ func TestRunReportsTrouble(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			addr, _ := serve(t, c.answer)
 			_, err := Run(testContext(t), Spec{
-				Addr: addr, Clients: 2, Depth: 2, Requests: 100, Command: []string{"GET", "k"}, Keys: 1,
+				Addr: addr, Clients: 2, Depth: 2, Requests: 100, Commands: [][]string{{"GET", "k"}}, Keys: 1,
 			})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got error %v, want one that says %q", err, c.want)
@@ -112,14 +140,14 @@ func TestRunReportsTrouble(t *testing.T) {
 
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
-	addr, _ := serve(t, func(conn redcon.Conn, before int64) {
+	addr, _ := serve(t, func(conn redcon.Conn, _ [][]byte, before int64) {
 		if before == 0 {
 			conn.WriteString("OK")
 			return
 		}
 		cancel() // and say nothing: the run now waits for a reply that never comes
 	})
-	_, err := Run(ctx, Spec{Addr: addr, Clients: 1, Depth: 1, Requests: 10, Command: []string{"GET", "k"}, Keys: 1})
+	_, err := Run(ctx, Spec{Addr: addr, Clients: 1, Depth: 1, Requests: 10, Commands: [][]string{{"GET", "k"}}, Keys: 1})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
@@ -134,8 +162,36 @@ func TestRunNeedsAServer(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Run(testContext(t), Spec{Addr: addr, Clients: 1, Depth: 1, Requests: 1, Command: []string{"GET", "k"}, Keys: 1})
+	_, err = Run(testContext(t), Spec{Addr: addr, Clients: 1, Depth: 1, Requests: 1, Commands: [][]string{{"GET", "k"}}, Keys: 1})
 	if err == nil || !strings.Contains(err.Error(), "cannot connect") {
 		t.Errorf("got error %v, want one that says it cannot connect", err)
+	}
+}
+
+func TestHold(t *testing.T) {
+	var open atomic.Int64
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := redcon.NewServer(l.Addr().String(), func(conn redcon.Conn, _ redcon.Command) { conn.WriteString("PONG") },
+		func(redcon.Conn) bool { open.Add(1); return true }, func(redcon.Conn, error) { open.Add(-1) })
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = server.Serve(l) })
+	defer wg.Wait()
+	defer server.Close()
+
+	release, err := Hold(testContext(t), l.Addr().String(), 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := open.Load(); n != 20 {
+		t.Errorf("server has %d connections, want 20", n)
+	}
+	release()
+	for deadline := time.Now().Add(10 * time.Second); open.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections stay", open.Load())
+		}
 	}
 }

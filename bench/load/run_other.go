@@ -14,3 +14,8 @@ func Run(_ context.Context, spec Spec) (Result, error) {
 	}
 	return Result{}, errors.ErrUnsupported
 }
+
+// Hold always fails with [errors.ErrUnsupported] here.
+func Hold(context.Context, string, int) (release func(), err error) {
+	return nil, errors.ErrUnsupported
+}

@@ -42,13 +42,19 @@ func AppendError(b []byte, s string) []byte { return redcon.AppendError(b, s) }
 func AppendInt(b []byte, n int64) []byte { return redcon.AppendInt(b, n) }
 
 // AppendBulk appends a bulk string.
-func AppendBulk(b, body []byte) []byte { return redcon.AppendBulk(b, body) }
+func AppendBulk(b, body []byte) []byte {
+	b = append(appendHeader(b, '$', len(body)), body...)
+	return append(b, '\r', '\n')
+}
 
 // AppendBulkString appends a bulk string.
-func AppendBulkString(b []byte, body string) []byte { return redcon.AppendBulkString(b, body) }
+func AppendBulkString(b []byte, body string) []byte {
+	b = append(appendHeader(b, '$', len(body)), body...)
+	return append(b, '\r', '\n')
+}
 
 // AppendArray appends the header of an array; n elements must follow.
-func AppendArray(b []byte, n int) []byte { return redcon.AppendArray(b, n) }
+func AppendArray(b []byte, n int) []byte { return appendHeader(b, '*', n) }
 
 // AppendMap appends the header of a RESP3 map; n pairs must follow.
 func AppendMap(b []byte, n int) []byte { return appendHeader(b, '%', n) }
@@ -97,23 +103,30 @@ func AppendVerbatim(b []byte, format string, body []byte) []byte {
 
 // AppendCommand appends a command in multibulk form.
 func AppendCommand(b []byte, args ...string) []byte {
-	b = redcon.AppendArray(b, len(args))
+	b = AppendArray(b, len(args))
 	for _, arg := range args {
-		b = redcon.AppendBulkString(b, arg)
+		b = AppendBulkString(b, arg)
 	}
 	return b
 }
 
 // AppendCommandBytes appends a command in multibulk form.
 func AppendCommandBytes(b []byte, args [][]byte) []byte {
-	b = redcon.AppendArray(b, len(args))
+	b = AppendArray(b, len(args))
 	for _, arg := range args {
-		b = redcon.AppendBulk(b, arg)
+		b = AppendBulk(b, arg)
 	}
 	return b
 }
 
+// appendHeader writes most lengths, which have one or two digits, in one step.
 func appendHeader(b []byte, kind byte, n int) []byte {
+	switch {
+	case 0 <= n && n < 10:
+		return append(b, kind, '0'+byte(n), '\r', '\n')
+	case 10 <= n && n < 100:
+		return append(b, kind, '0'+byte(n/10), '0'+byte(n%10), '\r', '\n')
+	}
 	b = append(b, kind)
 	b = strconv.AppendInt(b, int64(n), 10)
 	return append(b, '\r', '\n')
