@@ -81,7 +81,6 @@ func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
 		r := l.newRequest(nil, nil)
 		r.sink, r.db, r.resp3, r.as = a, key.db, key.resp3, key.as
 		r.limit = l.srv.opts.Clients.MaxRequest
-		r.raw = append(r.raw[:0], raw...)
 		n, cause := l.owner(t.slot)
 		var ln *lane
 		if cause == "" {
@@ -91,7 +90,7 @@ func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
 			l.abort(r, cause)
 			continue
 		}
-		ln.send(r, r.raw)
+		ln.send(r, raw)
 		seq = r.seq
 	}
 	if len(targets) == 0 {

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -59,6 +60,12 @@ func TestLateReply(t *testing.T) {
 				t.Fatalf("got %q, want a timeout", got)
 			}
 			behind.Thaw()
+			clustertest.Await(t, "the backend to be in service again", func() error {
+				if got := b.Do("SET", "k", "v"); got != "+OK\r\n" {
+					return errors.New(got)
+				}
+				return nil
+			})
 			for i := range 300 {
 				for _, c := range []*clustertest.Conn{a, b} {
 					v := fmt.Sprintf("%p-%d", c, i)

@@ -82,11 +82,11 @@ func TestCacheStats(t *testing.T) {
 	r := startNear(t)
 	r.warm("HGETALL", hashKey)
 	const begin = "$7\r\nsources\r\n$8\r\ntracking\r\n$4\r\nhits\r\n:2\r\n$6\r\nmisses\r\n:"
-	if got := r.front[0].Do("PROXY", "CACHE", "STATS"); !strings.HasPrefix(got, "*26\r\n"+begin) {
+	if got := r.front[0].Do("PROXY", "CACHE", "STATS"); !strings.HasPrefix(got, "*34\r\n"+begin) {
 		t.Errorf("RESP2: %q", got)
 	}
 	r.front[0].Do("HELLO", "3")
-	if got := r.front[0].Do("PROXY", "CACHE", "STATS"); !strings.HasPrefix(got, "%13\r\n"+begin) {
+	if got := r.front[0].Do("PROXY", "CACHE", "STATS"); !strings.HasPrefix(got, "%17\r\n"+begin) {
 		t.Errorf("RESP3: %q", got)
 	}
 }

@@ -152,7 +152,7 @@ func TestWhichRuleApplies(t *testing.T) {
 	if info := r.front[0].Do("INFO", "proxy"); !strings.Contains(info, "nearcache_rule_5:hits=") || !strings.Contains(info, ",match=h?t\r\n") {
 		t.Errorf("INFO does not have the rules: %s", info)
 	}
-	r.direct.Do("SET", "hot", strings.Repeat("x", 200))
+	r.front[0].Do("SET", "hot", strings.Repeat("x", 200))
 	before := hits()
 	for range 3 {
 		r.front[0].Do("GET", "hot")
