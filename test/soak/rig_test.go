@@ -41,7 +41,7 @@ const (
 	shards   = 3
 	perShard = 3 // counters
 
-	timeout = 2 * time.Second // upstream.timeout of the proxy
+	timeout = time.Second // upstream.timeout of the proxy
 
 	// hung is when a reply is overdue: a command may wait for a new master for one timeout and then for its
 	// answer for another, and machines are slow.
@@ -233,7 +233,7 @@ func (r *rig) succeed(shard int, out, back func(*clustertest.Redis)) {
 		return nil
 	})
 	r.t.Logf("service %v after the promotion", time.Since(promoted).Round(time.Millisecond))
-	time.Sleep(timeout + time.Second) // the proxy has closed every connection to the old master
+	time.Sleep(timeout) // the proxy has closed every connection to the old master
 	back(m)
 	r.patience(calm)
 	r.c.AwaitOK()
