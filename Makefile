@@ -13,7 +13,7 @@ FUZZTIME ?= 200000x
 REDIS    ?= redis-server
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-clients race fuzz bench bench-quick linear staleness commands lint check clean help tools
+.PHONY: build run test test-clients race fuzz bench bench-quick linear soak staleness commands lint check clean help tools
 
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
@@ -46,6 +46,9 @@ bench-quick: build ## the main figures of bench in under two minutes
 
 linear: tools ## hunt for reads that break linearizability, LONG=5m for each backend and kind of invalidation
 	$(GO) test -timeout 0 -count 1 -v -run 'Linearizable|CheckerIsNotBlind' ./test/coherence -long $(or $(LONG),5m)
+
+soak: tools ## let clients of a cluster and of Sentinels work for LONG=10m while everything happens to servers that may happen
+	$(GO) test -timeout 0 -count 1 -v ./test/soak -long $(or $(LONG),10m)
 
 staleness: tools ## measure how old cached reads are behind writes beside the proxy, LONG=10s for each fault; prints a table
 	$(GO) test -timeout 0 -count 1 -v -run 'Staleness|ProberIsNotBlind' ./test/coherence -long $(or $(LONG),10s)

@@ -13,8 +13,8 @@ import (
 // breaker is the circuit breaker of a node: it keeps clients from waiting, again and again, for a server
 // that does not serve.
 //
-//	closed     Commands travel. It opens when a connection cannot be made, ends before the node has said
-//	           anything or is turned away, and when nothing at all has been heard for upstream.timeout.
+//	closed     Commands travel. It opens when a connection cannot be made or is turned away, when two in a row
+//	           end before the node has said anything, and when nothing at all has been heard for upstream.timeout.
 //	open       No new connection is made, so commands fail at once (or hope, see hope.go).
 //	half-open  After a pause, one connection is tried, with a PING of the proxy's own and
 //	           nothing of any client's. If it is answered, the breaker closes and the connection goes into
@@ -32,6 +32,7 @@ type breaker struct {
 	trial     *lane  // the connection being tried; nil: open or closed
 	mute      bool   // opened because nothing was heard: a byte on any old connection closes it
 	hopeUntil int64  // until then commands wait for the node or its successor (mono)
+	stillborn int    // connections in a row that ended before the node had said anything
 	triedAt   int64  // when a node without connections was last looked at (mono)
 }
 
@@ -54,6 +55,14 @@ func (n *node) unreachable(err error) {
 	}
 	n.trip(fmt.Sprintf("ERR cosky-proxy cannot reach backend %s: %v", n.addr, dialCause(err)), l.now())
 	l.srv.opts.Topology.Refresh("cannot reach " + n.addr)
+}
+
+// stillborn notes that a connection ended before the node had said anything. That may happen once, when somebody
+// closes it; again and again it does when something in front of a dead node accepts connections.
+func (n *node) stillborn(err error) {
+	if n.breaker.stillborn++; n.breaker.stillborn > 1 {
+		n.unreachable(err)
+	}
 }
 
 // refused notes a failed login: nothing but a changed configuration helps, so

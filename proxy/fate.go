@@ -62,7 +62,8 @@ func (ln *lane) replaced() ending {
 // from on.
 func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byte) {
 	written := e.written && r.off+uint64(r.size) <= from
-	if e.again && (!written || l.onlyReads(r)) {
+	doubtful := written && !l.onlyReads(r)
+	if e.again && !doubtful && !(written && overtakable(r)) {
 		raw := r.raw
 		if len(raw) == 0 && r.off >= from && !r.alone {
 			raw = unsent[r.off-from:][:r.size]
@@ -71,7 +72,7 @@ func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byt
 			return
 		}
 	}
-	if written && !l.onlyReads(r) {
+	if doubtful {
 		l.abort(r, e.doubtful())
 		return
 	}
@@ -86,7 +87,7 @@ func (l *loop) sendAgain(ln *lane, r *request, raw []byte) bool {
 		return false
 	case r.block != nil && (s == nil || r.block.tx.watches > 0 || r.block.tx.live != nil || r.private):
 		return false
-	case r.block == nil && r.alone, ln.kind != laneShared && !r.private:
+	case r.block == nil && r.alone && !watches(r), ln.kind != laneShared && !r.private:
 		return false
 	case r.spared && l.standInFor(r):
 		return true
@@ -118,8 +119,17 @@ func (l *loop) expired(r *request) bool {
 	return l.now() >= r.deadline
 }
 
-// onlyReads reports whether it does no harm to execute r twice, and no write of the same client could come
-// in between.
+// watches reports whether r is a WATCH, which needs a connection to itself but no particular one.
+func watches(r *request) bool { return r.cmd != nil && r.cmd.Name == "watch" }
+
+// overtakable reports whether a write that the same client has sent behind r may have been executed, so that r
+// would read too late.
+func overtakable(r *request) bool {
+	s := r.client()
+	return s != nil && s.writesBehind(r)
+}
+
+// onlyReads reports whether it does no harm to execute r twice.
 func (l *loop) onlyReads(r *request) bool {
 	if r.block != nil {
 		return r.block.tx.onlyReads()
@@ -128,11 +138,7 @@ func (l *loop) onlyReads(r *request) bool {
 	if sc, ok := r.sink.(*scatter); ok {
 		cmd = sc.parent.cmd
 	}
-	if cmd == nil || !cmd.Has(command.ReadOnly) && !l.scriptOnlyReads(r, cmd) {
-		return false
-	}
-	s := r.client()
-	return s == nil || !s.writesBehind(r)
+	return cmd != nil && (cmd.Has(command.ReadOnly) || watches(r) || l.scriptOnlyReads(r, cmd))
 }
 
 func (tx *transaction) onlyReads() bool {

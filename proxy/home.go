@@ -51,7 +51,7 @@ func (st *setting) append(out []byte, h *home, n *node) []byte {
 
 // lane is the home's connection to n.
 func (h *home) lane(s *session, n *node) (ln *lane, cause string) {
-	if ln := h.lanes[n]; ln != nil {
+	if ln := h.lanes[n]; ln != nil && !ln.closed {
 		return ln, ""
 	}
 	if ln, cause = n.private(s, s.laneKey()); cause != "" {
@@ -112,7 +112,9 @@ func (h *home) has(topic topicOf) bool {
 // lost: a connection of the session's home has broken. The next command opens another
 // one, in the same state; but a client that tracks may have missed something.
 func (s *session) homeLost(ln *lane) {
-	delete(s.home.lanes, ln.node)
+	if s.home.lanes[ln.node] == ln {
+		delete(s.home.lanes, ln.node)
+	}
 	delete(s.loop.vigil, ln)
 	if s.home.tracking == nil {
 		return

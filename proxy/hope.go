@@ -97,8 +97,8 @@ func (n *node) depart(t *cluster.Topology) {
 }
 
 // lastWords is how long a master that has been replaced may be silent before what it was asked is given up.
-// A demoted one that lives says MOVED or READONLY as soon as it knows.
-const lastWords = int64(750 * time.Millisecond)
+// Sentinels do not say whether it has failed, so one that was demoted and lives gets time to say READONLY.
+const lastWords = int64(500 * time.Millisecond)
 
 // orphaned reports whether nothing more is to be expected on a connection to a master that has gone. Blocked
 // clients, who may wait for ever, depend on it.
@@ -107,5 +107,9 @@ func (ln *lane) orphaned(now int64) bool {
 	if n.goneAt == 0 || ln.inflight.len == 0 || ln.conn != nil && ln.conn.ReadPaused() {
 		return false
 	}
-	return !ln.ready || now-max(ln.lastRead, n.goneAt) > lastWords
+	silentSince := ln.lastRead
+	if !ln.loop.clusters {
+		silentSince = max(silentSince, n.goneAt)
+	}
+	return !ln.ready || now-silentSince > lastWords
 }

@@ -338,6 +338,7 @@ func (ln *lane) whole(b []byte) {
 			return
 		}
 		ln.greeted = true
+		ln.node.breaker.stillborn = 0
 		ln.node.outage.connected.Add(1)
 		if ln.ready { // without a login, the first reply is the first sign of service
 			ln.node.reachable()
@@ -528,7 +529,7 @@ func (ln *lane) OnClose(err error) {
 	ln.node.stats.ConnectionsLost++
 	ln.loop.srv.opts.Topology.Refresh("connection lost to " + ln.node.addr) // it may come back as another version
 	if ln.conn.Received() == 0 {
-		ln.node.unreachable(err)
+		ln.node.stillborn(err)
 	}
 	defer ln.node.check()
 	ln.lost(ln.broken(err))

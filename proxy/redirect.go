@@ -122,7 +122,7 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	addr, known := l.redirected(from.node.addr, line)
 	// What a node that is not the owner yet is asked to watch or to track, it would not: ASKING
 	// goes with the very next command, and so does CLIENT CACHING.
-	waits := r.caching == "YES" || r.cmd != nil && r.cmd.Name == "watch"
+	waits := r.caching == "YES" || watches(r)
 	switch {
 	case addr == "":
 		return false
@@ -187,7 +187,7 @@ func (l *loop) laneFor(r *request, n *node) (ln *lane, cause string) {
 	key := r.laneKey()
 	s := r.sess
 	switch c := r.client(); {
-	case r.private && r.cmd.Name == "watch":
+	case r.private && watches(r):
 		return s.rewatch(n)
 	case c != nil && c.home != nil:
 		return c.home.lane(c, n)

@@ -543,7 +543,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 	r.slot, r.keyed, r.alone, r.private = t.slot, t.keyed, true, true
 	s.tx.watches++
 	s.tx.watched = t.slot
-	if l.clusters { // the pin is not the right one before the node has agreed
+	if l.resends { // the pin is not the right one before the node has agreed
 		s.exclusive = true
 		r.raw = append(r.raw[:0], raw...)
 	}
@@ -557,7 +557,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 func (s *session) rewatch(n *node) (ln *lane, cause string) {
 	tx := s.tx
 	switch {
-	case tx.pin != nil && tx.pin.node == n:
+	case tx.pin != nil && tx.pin.node == n && !tx.pin.closed:
 		return tx.pin, ""
 	case tx.watches > 1:
 		return nil, errWatchApart
@@ -568,7 +568,7 @@ func (s *session) rewatch(n *node) (ln *lane, cause string) {
 	if tx.pin != nil && tx.pin.home == nil {
 		tx.pin.node.unpin(tx.pin)
 	}
-	tx.pin = ln
+	tx.pin, tx.lostPin = ln, false // this WATCH is all that was lost
 	return ln, ""
 }
 

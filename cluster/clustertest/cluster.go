@@ -134,6 +134,14 @@ func (c *Cluster) AddNode() *Redis {
 	return r
 }
 
+// StartStranger starts a server in cluster mode that knows nobody, for redis-cli --cluster add-node.
+func (c *Cluster) StartStranger() *Redis {
+	c.t.Helper()
+	r := c.launch()
+	r.awaitReady()
+	return r
+}
+
 // Addrs returns the addresses of all nodes ever started, dead ones included.
 func (c *Cluster) Addrs() []string {
 	var addrs []string

@@ -78,6 +78,7 @@ func (w *crowd) hold() (release func()) {
 func (c *client) run() {
 	for !c.crowd.stopped.Load() {
 		c.round()
+		time.Sleep(rand.N(2 * time.Millisecond)) // the machine belongs to others, too
 	}
 	if c.conn != nil {
 		c.conn.Close()

@@ -41,7 +41,7 @@ const (
 	shards   = 3
 	perShard = 3 // counters
 
-	timeout = 2 * time.Second // upstream.timeout of the proxy
+	timeout = 3 * time.Second // upstream.timeout of the proxy: longer than a busy machine stands still
 
 	// hung is when a reply is overdue: a command may wait for a new master for one timeout and then for its
 	// answer for another, and machines are slow.
@@ -152,6 +152,8 @@ type blow struct {
 	do   func(r *rig, shard int)
 }
 
+const longFreeze = "a freeze beyond the timeout"
+
 var blows = []blow{
 	{"a slot moves", func(r *rig, shard int) {
 		to := r.master((shard + 1) % shards)
@@ -187,7 +189,7 @@ var blows = []blow{
 		time.Sleep(timeout / 4)
 		m.Thaw()
 	}},
-	{"a long freeze", func(r *rig, shard int) {
+	{longFreeze, func(r *rig, shard int) {
 		r.during("a freeze", shard, func() {
 			m := r.master(shard)
 			m.Freeze()
@@ -233,7 +235,7 @@ func (r *rig) succeed(shard int, out, back func(*clustertest.Redis)) {
 		return nil
 	})
 	r.t.Logf("service %v after the promotion", time.Since(promoted).Round(time.Millisecond))
-	time.Sleep(timeout + time.Second) // the proxy has closed every connection to the old master
+	time.Sleep(2 * time.Second) // the proxy has closed every connection to the old master
 	back(m)
 	r.patience(calm)
 	r.c.AwaitOK()

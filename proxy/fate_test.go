@@ -1,0 +1,462 @@
+package proxy_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// startSingle runs a proxy of one loop in front of one fake server.
+func startSingle(t *testing.T, f *proxytest.Fake, change func(*proxy.Options)) (*proxy.Server, *clustertest.Conn) {
+	t.Helper()
+	o := proxytest.Options(t, proxytest.Single(f.Addr))
+	o.Loops = 1
+	if change != nil {
+		change(&o)
+	}
+	s, addr := proxytest.Start(t, o)
+	return s, clustertest.Dial(t, addr)
+}
+
+// counted waits until a fake has been asked n times for something.
+func counted(t *testing.T, f *proxytest.Fake, command string, n int) {
+	t.Helper()
+	clustertest.Await(t, command+" to arrive", func() error {
+		if got := f.Calls(command); got < n {
+			return fmt.Errorf("%d of %d", got, n)
+		}
+		return nil
+	})
+}
+
+// A connection that ends without a reply: what only reads is read again, and of what may have had effects
+// the client is told that nobody knows.
+func TestFateOfWhatWasWritten(t *testing.T) {
+	const unknown = "-ERR cosky-proxy connection lost, fate unknown (backend "
+	noWrites := "#!lua flags=allow-stale,no-writes\nreturn redis.call('GET', KEYS[1])"
+	tests := []struct {
+		name     string
+		commands [][]string
+		want     []string // beginnings
+	}{
+		{"a read", [][]string{{"GET", "cut"}}, []string{"+again"}},
+		{"a write", [][]string{{"SET", "cut", "v"}}, []string{unknown}},
+		{"a script that must not write", [][]string{{"EVAL_RO", "return 1", "1", "cut"}}, []string{"+again"}},
+		{"a script that says so", [][]string{{"EVAL", noWrites, "1", "cut"}}, []string{"+again"}},
+		{"a script that may write", [][]string{{"EVAL", "return 1", "1", "cut"}}, []string{unknown}},
+		{"a read with a write behind it", [][]string{{"GET", "cut"}, {"SET", "cut", "v"}}, []string{"-ERR cosky-proxy connection lost (backend ", unknown}},
+		{"a write with a read behind it", [][]string{{"SET", "cut", "v"}, {"GET", "cut"}}, []string{unknown, "+again"}},
+		{"a transaction of reads", [][]string{{"MULTI"}, {"GET", "cut"}, {"EXEC"}}, []string{"+OK", "+QUEUED", "*1\r\n+again"}},
+		{"a transaction", [][]string{{"MULTI"}, {"SET", "cut", "v"}, {"EXEC"}}, []string{"+OK", "+QUEUED", unknown}},
+		{"a blocking command", [][]string{{"BLPOP", "cut", "0"}}, []string{unknown}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var left atomic.Int64 // commands until the connection is cut
+			var cut atomic.Bool
+			left.Store(int64(len(tt.commands)))
+			f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+				switch args[0] {
+				case "PING", "HELLO", "CLIENT", "SCRIPT", "PTTL":
+					return ""
+				}
+				switch {
+				case !cut.Load():
+					if left.Add(-1) == 0 {
+						cut.Store(true)
+						c.Close()
+					}
+					return ""
+				case args[0] == "MULTI":
+					return "+OK\r\n"
+				case args[0] == "EXEC":
+					return "*1\r\n+again\r\n"
+				}
+				return "+again\r\n"
+			})
+			_, conn := startSingle(t, f, nil)
+			conn.Send(oneWrite(tt.commands...))
+			for i, want := range tt.want {
+				if got := conn.ReadReply(); !strings.HasPrefix(got, want) {
+					t.Errorf("%q: got %q, want %q", tt.commands[i], got, want)
+				}
+			}
+			if n := f.Calls("SET"); n > 1 {
+				t.Errorf("a write was sent %d times", n)
+			}
+			expectReply(t, conn, "GET k", "+again\r\n")
+		})
+	}
+}
+
+// deadAddr is an address where nobody listens.
+func deadAddr(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t)) }
+
+// master is the topology of one master for all slots.
+func master(version uint64, mode cluster.Mode, addr string) *cluster.Topology {
+	if mode == cluster.Cluster {
+		return proxytest.Shards(version, addr)
+	}
+	return cluster.NewSingle(version, mode, &cluster.Node{ID: addr, Addr: addr})
+}
+
+// awaitRefresh waits until somebody has asked for a new topology.
+func awaitRefresh(t *testing.T, f *proxytest.Fixed) {
+	t.Helper()
+	clustertest.Await(t, "a new topology to be asked for", func() error {
+		if f.Refreshes.Load() == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+// What a dead master has not been sent goes to its successor, in order and once.
+func TestUnwrittenGoesToTheNewMaster(t *testing.T) {
+	tests := []struct {
+		name     string
+		commands [][]string
+		want     string
+	}{
+		{"commands", [][]string{{"SET", "k", "v"}, {"INCR", "n"}, {"GET", "k"}}, "+OK\r\n:1\r\n" + bulkOf("v")},
+		{"several keys", [][]string{{"MSET", "a", "1", "b", "2"}, {"INCR", "a"}}, "+OK\r\n:2\r\n"},
+		{"a transaction", [][]string{{"MULTI"}, {"INCR", "n"}, {"EXEC"}, {"GET", "n"}}, "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n" + bulkOf("1")},
+		{"a blocking command", [][]string{{"BLPOP", "q", "0"}, {"GET", "k"}}, "*2\r\n$1\r\nq\r\n$1\r\nx\r\n$-1\r\n"},
+		{"WATCH", [][]string{{"WATCH", "k"}, {"MULTI"}, {"INCR", "n"}, {"EXEC"}}, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n"},
+		{"a cached read", [][]string{{"HGETALL", "ns:svc_itc:a"}, {"INCR", "n"}}, "*0\r\n:1\r\n"},
+	}
+	for _, mode := range []cluster.Mode{cluster.Sentinel, cluster.Cluster} {
+		for _, tt := range tests {
+			t.Run(mode.String()+"/"+tt.name, func(t *testing.T) {
+				t.Parallel()
+				var m fakeData
+				next := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+					switch {
+					case c.Queue != nil || args[0] == "MULTI":
+						return m.block(c, args)
+					case args[0] == "BLPOP":
+						return "*2\r\n$1\r\nq\r\n$1\r\nx\r\n"
+					case args[0] == "WATCH":
+						return "+OK\r\n"
+					case args[0] == "HGETALL":
+						return "*0\r\n"
+					case redirectable(args):
+						return m.execute(args)
+					}
+					return ""
+				})
+				topology := proxytest.FixedTo(master(1, mode, deadAddr(t)))
+				o := proxytest.Options(t, topology)
+				o.Backend.Mode = mode
+				s, addr := proxytest.Start(t, o)
+				conn := clustertest.Dial(t, addr)
+				conn.Send(oneWrite(tt.commands...))
+				awaitRefresh(t, topology)
+				topology.Set(master(2, mode, next.Addr))
+				s.Adopt(topology.Current())
+				var got strings.Builder
+				for range tt.commands {
+					got.WriteString(conn.ReadReply())
+				}
+				if got.String() != tt.want {
+					t.Errorf("got %q, want %q", got.String(), tt.want)
+				}
+				if n := next.Calls("INCR"); n > 1 {
+					t.Errorf("INCR was sent %d times", n)
+				}
+			})
+		}
+	}
+}
+
+// Everybody waits for a lost node once, and for no longer than the timeout; then commands fail at
+// once: if each waited, this test would not end in time. Other shards know nothing of it.
+func TestHopeEnds(t *testing.T) {
+	var m fakeData
+	well := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if redirectable(args) {
+			return m.execute(args)
+		}
+		return ""
+	})
+	dead := deadAddr(t)
+	topology := proxytest.FixedTo(proxytest.Shards(1, well.Addr, dead))
+	o := proxytest.Options(t, topology)
+	o.Backend.Mode, o.Upstream.Timeout = cluster.Cluster, 400*time.Millisecond
+	s, addr := proxytest.Start(t, o)
+	lost, other := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+	here, there := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
+	lost.Cmd("SET", there, "v")
+	for range 200 {
+		expectReply(t, other, "SET "+here+" v", "+OK\r\n")
+	}
+	for range 200 {
+		if got := lost.ReadReply(); !strings.HasPrefix(got, "-ERR cosky-proxy cannot reach backend "+dead) {
+			t.Fatalf("got %q", got)
+		}
+		lost.Cmd("SET", there, "v")
+	}
+	lost.ReadReply()
+	for _, n := range s.Stats().Nodes {
+		if open := n.Addr == dead; (n.Trips > 0) != open || (n.Open > 0) != open {
+			t.Errorf("the breaker of %s: %d trips, %d open", n.Addr, n.Trips, n.Open)
+		}
+	}
+}
+
+// A server that accepts connections and says nothing: after one timeout commands fail at once, and none
+// is sent to it before it has answered a PING.
+func TestBreakerOfASilentServer(t *testing.T) {
+	var silent atomic.Bool
+	var mu sync.Mutex
+	var asleep []func()
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		if silent.Load() {
+			wait := make(chan struct{})
+			mu.Lock()
+			asleep = append(asleep, func() { close(wait) })
+			mu.Unlock()
+			<-wait
+		}
+		if args[0] == "GET" || args[0] == "INCR" {
+			return bulkOf(args[1])
+		}
+		return ""
+	})
+	wakeUp := func() {
+		silent.Store(false)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, wake := range asleep {
+			wake()
+		}
+		asleep = nil
+	}
+	t.Cleanup(wakeUp)
+	s, conn := startSingle(t, f, func(o *proxy.Options) {
+		o.Upstream.Timeout, o.Upstream.ConnectTimeout = 200*time.Millisecond, 200*time.Millisecond
+		o.Upstream.BackoffMax = 50 * time.Millisecond
+		o.Cache.Cache, o.Cache.Invalidation = nil, proxy.InvalidationOff
+	})
+	expectReply(t, conn, "GET a", bulkOf("a"))
+	silent.Store(true)
+	if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy timed out after 200ms") || !strings.Contains(got, "fate unknown") {
+		t.Errorf("the first: got %q", got)
+	}
+	incremented := f.Calls("INCR")
+	for range 300 {
+		if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy cannot reach backend "+f.Addr) {
+			t.Fatalf("while the breaker is open: got %q", got)
+		}
+	}
+	connections := f.Accepted()
+	clustertest.Await(t, "trials", func() error {
+		if n := f.Accepted(); n < connections+2 {
+			return fmt.Errorf("%d connections", n)
+		}
+		return nil
+	})
+	if n := f.Calls("INCR"); n != incremented {
+		t.Errorf("%d commands were sent to a server that does not answer", n-incremented)
+	}
+	wakeUp()
+	clustertest.Await(t, "service", func() error {
+		if got := conn.Do("GET", "b"); got != bulkOf("b") {
+			return errors.New(got)
+		}
+		return nil
+	})
+	if n := s.Stats().Nodes[0]; n.Trips == 0 || n.Refused < 300 || n.Open != 0 {
+		t.Errorf("%d trips, %d refused, %d open", n.Trips, n.Refused, n.Open)
+	}
+}
+
+// Something in front of a dead server accepts connections and closes them: no circle of them, no command that
+// hangs.
+func TestBreakerOfConnectionsThatEndAtOnce(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	var accepted atomic.Int64
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			c.Close()
+		}
+	}()
+	o := proxytest.Options(t, proxytest.Single(ln.Addr().String()))
+	o.Upstream.BackoffMin, o.Upstream.BackoffMax = time.Hour, time.Hour
+	_, addr := proxytest.Start(t, o)
+	conn := clustertest.Dial(t, addr)
+	for range 200 {
+		if got := conn.Do("GET", "k"); !strings.HasPrefix(got, "-ERR cosky-proxy c") {
+			t.Fatalf("got %q", got)
+		}
+	}
+	if n := accepted.Load(); n > 8 { // two loops, each with a connection of its own for every purpose
+		t.Errorf("%d connections", n)
+	}
+}
+
+// A queue that is full and does not move: clients are told, and nobody waits for the timeout.
+func TestFullQueueIsAnError(t *testing.T) {
+	blocked, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "SET" {
+			once.Do(func() { close(blocked) })
+			<-release
+			return "+OK\r\n"
+		}
+		return ""
+	})
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	s, conn := startSingle(t, f, func(o *proxy.Options) {
+		o.Upstream.QueueLimit, o.Upstream.QueueTimeout, o.Upstream.Timeout = 256<<10, 200*time.Millisecond, time.Hour
+		o.Clients.MaxInFlight = 100_000
+	})
+	go io.WriteString(conn.Net(), strings.Repeat(clustertest.Encode("SET", "k", strings.Repeat("x", 64<<10)), 400)) // more than both kernels hold
+	<-blocked
+	clustertest.Await(t, "commands to be refused", func() error {
+		if n := s.Stats().QueueFull; n == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	other := clustertest.Dial(t, s.Addrs()[0])
+	if got := other.Do("SET", "k", "v"); !strings.HasPrefix(got, "-BUSY cosky-proxy: the queue to backend "+f.Addr+" is full") {
+		t.Errorf("got %q", got)
+	}
+	expectReply(t, other, "PING", "+PONG\r\n")
+}
+
+// A master that was replaced and says nothing more is not waited for. One that was demoted politely is.
+func TestReplacedMasterIsNotWaitedFor(t *testing.T) {
+	for _, polite := range []bool{false, true} {
+		name := map[bool]string{false: "it has failed", true: "it is a replica now"}[polite]
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			resume := make(chan struct{})
+			old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+				switch args[0] {
+				case "GET", "INCR", "BLPOP":
+					<-resume
+					return "+old\r\n"
+				}
+				return ""
+			})
+			t.Cleanup(sync.OnceFunc(func() {
+				if !polite {
+					close(resume)
+				}
+			}))
+			next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+				if args[0] == "GET" || args[0] == "INCR" {
+					return "+new\r\n"
+				}
+				return ""
+			})
+			s, addr, topology := startFakeCluster(t, func(o *proxy.Options) { o.Upstream.Timeout = time.Hour }, old)
+			reader, writer, blocked := clustertest.Dial(t, addr), clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+			reader.Cmd("GET", "k")
+			writer.Cmd("INCR", "n")
+			blocked.Cmd("BLPOP", "q", "0")
+			counted(t, old, "BLPOP", 1)
+			clustertest.Await(t, "the commands to arrive", func() error {
+				if old.Calls("GET")+old.Calls("INCR") < 1 { // the second may be behind the first
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			shard := cluster.Shard{Primary: &cluster.Node{ID: "next", Addr: next.Addr}, Ranges: []slot.Range{slot.All()}}
+			shard.Replicas = []*cluster.Node{{ID: "old", Addr: old.Addr, Blocked: !polite}}
+			now, err := cluster.New(2, cluster.Cluster, []cluster.Shard{shard})
+			if err != nil {
+				t.Fatal(err)
+			}
+			topology.Set(now)
+			s.Adopt(now)
+			if polite {
+				expectReply(t, clustertest.Dial(t, addr), "GET k", "+new\r\n")
+				close(resume)
+				for _, c := range []*clustertest.Conn{reader, writer, blocked} {
+					c.Expect("+old\r\n")
+				}
+				return
+			}
+			reader.Expect("+new\r\n")
+			for _, c := range []*clustertest.Conn{writer, blocked} {
+				if got := c.ReadReply(); !strings.HasPrefix(got, "-ERR cosky-proxy connection lost, fate unknown") {
+					t.Errorf("got %q", got)
+				}
+			}
+		})
+	}
+}
+
+// Refusals that are about the state of a server in a cluster are sat out, as long as the timeout allows; one Redis
+// alone speaks for itself.
+func TestRefusalsAreSatOut(t *testing.T) {
+	for _, refusal := range []string{
+		"-LOADING Redis is loading the dataset in memory\r\n",
+		"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+		"-CLUSTERDOWN The cluster is down\r\n",
+		"-READONLY You can't write against a read only replica. script: beef354d82996a708aa0deac229a63225ff0dd9c, on @user_script:1.\r\n",
+		"-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n",
+	} {
+		word, _, _ := strings.Cut(refusal[1:], " ")
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			commands := [][]string{{"SET", "k", "v"}, {"GET", "k"}}
+			switch word {
+			case "READONLY":
+				commands[0] = []string{"EVAL", "return redis.call('SET', KEYS[1], 1)", "1", "k"}
+			case "UNBLOCKED":
+				commands[0] = []string{"BLPOP", "k", "0"}
+			}
+			var refusals atomic.Int64
+			f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+				switch {
+				case !redirectable(args):
+					return ""
+				case args[0] == commands[0][0] && refusals.Add(-1) >= 0:
+					return refusal
+				}
+				return "+done\r\n"
+			})
+			_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Upstream.Timeout = 400 * time.Millisecond }, f)
+			conn := clustertest.Dial(t, addr)
+			refusals.Store(3)
+			conn.Send(oneWrite(commands...))
+			conn.Expect("+done\r\n")
+			conn.Expect("+done\r\n")
+			refusals.Store(1 << 40)
+			for range 20 { // only the first ones wait
+				conn.Send(oneWrite(commands...))
+				conn.Expect(refusal)
+				conn.Expect("+done\r\n")
+				if word == "UNBLOCKED" {
+					break
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package soak
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
+)
+
+// few is how many slots redis-cli moves: those with the counters, the first of their master.
+const few = 40
+
+// TestReshardingByRedisCLI lets redis-cli add a node, move slots to it, rebalance, empty it and remove it while
+// clients work. Nobody sees an error, and all increments add up.
+func TestReshardingByRedisCLI(t *testing.T) {
+	r := startRig(t)
+	for i, c := range r.book.counters {
+		if c.shard == 0 {
+			c.key = keyAmong(few, i)
+		}
+	}
+	r.crowd.start(clients)
+	r.await(500)
+	seed := r.c.Nodes[1].Addr
+	newcomer := r.c.StartStranger()
+	id := func(n *clustertest.Redis) string { return n.Text("CLUSTER", "MYID") }
+	steps := []struct {
+		name  string
+		args  []string
+		slots int // that the newcomer has then; -1: any number
+	}{
+		{"add-node", []string{"add-node", newcomer.Addr, seed}, 0},
+		{"reshard", []string{"reshard", seed, "--cluster-from", id(r.master(0)), "--cluster-to", id(newcomer), "--cluster-slots", strconv.Itoa(few), "--cluster-yes"}, few},
+		{"rebalance", []string{"rebalance", seed, "--cluster-weight", id(newcomer) + "=0.02"}, -1},
+		{"rebalance to nothing", []string{"rebalance", seed, "--cluster-weight", id(newcomer) + "=0"}, 0},
+		{"del-node", []string{"del-node", seed, id(newcomer)}, -1},
+	}
+	for _, s := range steps {
+		clustertest.Await(t, "redis-cli to be content", func() error {
+			for _, n := range r.c.Nodes {
+				if view := n.Text("CLUSTER", "NODES"); s.name != "add-node" && !strings.Contains(view, id(newcomer)) || strings.Contains(view, "handshake") {
+					return fmt.Errorf("%s sees\n%s", n.Addr, view)
+				}
+			}
+			out, err := exec.Command("redis-cli", "--cluster", "check", seed).CombinedOutput()
+			if err != nil || strings.Contains(string(out), "[ERR]") {
+				return fmt.Errorf("%v\n%s", err, out)
+			}
+			return nil
+		})
+		out, err := exec.Command("redis-cli", append([]string{"--cluster"}, s.args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("redis-cli --cluster %q: %v\n%s", s.args, err, out)
+		}
+		if s.name == "del-node" {
+			break
+		}
+		clustertest.Await(t, "the cluster to agree after "+s.name, func() error {
+			if n := slotsOf(r.c.Nodes[1], id(newcomer)); n != s.slots && s.slots >= 0 {
+				return fmt.Errorf("%d slots, want %d\n%s", n, s.slots, out)
+			}
+			return nil
+		})
+		r.c.AwaitOK()
+		r.await(100)
+	}
+	newcomer.Stop()
+	r.await(300)
+	r.crowd.stop()
+	r.settle()
+	t.Logf("%d replies; errors: %v; %.0f redirects followed", r.book.replies, r.book.refusals, r.proxy.Metric("cosky_proxy_redirects_total"))
+}
+
+// keyAmong is the i-th key of the form "few…" in the first n slots.
+func keyAmong(n, i int) string {
+	for j := 0; ; j++ {
+		key := "few" + strconv.Itoa(j)
+		if int(slot.Of([]byte(key))) >= n {
+			continue
+		}
+		if i--; i < 0 {
+			return key
+		}
+	}
+}
+
+// slotsOf is how many slots a node has in the eyes of another one.
+func slotsOf(witness *clustertest.Redis, id string) int {
+	shards, _ := witness.Do("CLUSTER", "SLOTS").([]any)
+	n := 0
+	for _, s := range shards {
+		fields := s.([]any)
+		if owner := fields[2].([]any); owner[2] == id {
+			n += int(fields[1].(int64)-fields[0].(int64)) + 1
+		}
+	}
+	return n
+}
