@@ -62,6 +62,7 @@ func (r *rig) wireFaults(h *hunt) {
 		h.fault(fmt.Sprintf("%v connections silent", u), func() int {
 			before := wire.Held()
 			wire.Mute(u)
+			h.some(func() int { return wire.Held() - before })
 			time.Sleep(staleness + pause)
 			wire.Unmute(u)
 			rest()
