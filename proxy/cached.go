@@ -694,6 +694,7 @@ type pong struct {
 	sentAt  int64
 	beat    bool
 	refusal string // the error that came instead, without its mark
+	spares  bool   // views that are behind by then are awaited, not voided
 	done    func() // may be nil
 }
 
@@ -717,10 +718,15 @@ func (p *pong) deliver(l *loop, r *request, reply []byte) {
 	if p.beat {
 		p.ln.beatAt = 0
 	}
-	if p.done != nil {
-		l.views.settle() // what has been heard of is not what they show
-		p.done()
+	switch {
+	case p.done == nil:
+		return
+	case p.spares:
+		l.views.catchUp(p.done)
+		return
 	}
+	l.views.settle() // what has been heard of is not what they show
+	p.done()
 }
 
 // raise holds r's reply back until every invalidation that the backend sent

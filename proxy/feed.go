@@ -28,8 +28,9 @@ type feed struct {
 	asks     []ask         // commands not answered yet, oldest first
 	links    map[*link]struct{}
 	skip     resp.ReplyScanner // of a message that is too long for anyone
-	logins   int               // replies of the handshake still to come
-	greeted  bool              // the backend has said something
+	hearing  hearing
+	logins   int  // replies of the handshake still to come
+	greeted  bool // the backend has said something
 	ready    bool
 	closed   bool
 	departed bool  // its node has left the topology
@@ -198,12 +199,13 @@ func (f *feed) gone(ln *link) {
 func (f *feed) OnData(b []byte) int {
 	f.lastRead = f.audience.hub.loop.now()
 	pos := 0
-	for pos < len(b) && !f.closed {
+	for pos < len(b) && !f.closed && !f.hold(b[pos:]) {
 		n := f.take(b[pos:])
 		if n == 0 {
 			break
 		}
 		pos += n
+		f.hearing.heard(n)
 	}
 	return pos
 }
@@ -368,6 +370,9 @@ const pingEvery = time.Second
 func (f *feed) look(now int64) {
 	if len(f.links) > 0 || len(f.asks) > 0 && f.asks[0].what != askPing {
 		f.usedAt = now
+	}
+	if f.hearing.waits { // the feed is not read on
+		f.lastRead = now
 	}
 	switch {
 	case now-f.lastRead > int64(f.audience.hub.loop.srv.opts.Upstream.Timeout):

@@ -60,7 +60,7 @@ func (l *loop) concernKeys(e *effectScratch, cmd *command.Command, args [][]byte
 	}
 	switch {
 	case l.cache == nil:
-	case hidesKeys(cmd), cmd.Has(command.Module) && l.srv.tracks():
+	case hidesKeys(cmd, args), cmd.Has(command.Module) && l.srv.tracks():
 		e.barrier = true
 	case cmd.Has(command.Module):
 		e.add(nearcache.All, write)
@@ -74,10 +74,12 @@ func changes(cmd *command.Command) bool {
 }
 
 // hidesKeys reports whether the command may read keys that its arguments do not
-// name, as SORT does with BY and GET.
-func hidesKeys(cmd *command.Command) bool {
+// name, as SORT does with BY and GET. Redis says of a key spec that it is incomplete, or,
+// of SORT's options, that where its keys begin is unknown.
+func hidesKeys(cmd *command.Command, args [][]byte) bool {
 	for i := range cmd.KeySpecs {
-		if cmd.KeySpecs[i].Flags&command.KeyIncomplete != 0 {
+		s := &cmd.KeySpecs[i]
+		if s.Flags&command.KeyIncomplete != 0 || s.Begin == command.BeginUnknown && len(args) > -cmd.Arity {
 			return true
 		}
 	}

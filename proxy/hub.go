@@ -376,17 +376,26 @@ func (t *topic) end(g *gate) {
 // publish passes a message on to everyone who listens. It allocates nothing and
 // looks at nothing that loops share.
 func (a *audience) publish(f *feed, kind subKind, name, channel []byte, frame []byte) {
-	t := a.topics[kind][string(name)]
-	if t == nil || t.home == nil {
+	t := a.listened(f, kind, name, channel)
+	if t == nil {
 		return
 	}
-	if t.home.feed != f && !(t.everywhere && keyEvent(channel)) {
-		return // home brings it, too
-	}
-	a.hub.loop.heard(channel, frame)
+	a.hub.loop.heard(channel, frame, f.hearing.cleared > 0)
 	for s := range t.members {
 		s.push(frame)
 	}
+}
+
+// listened is the topic whose listeners a message on f is for; nil: it is for nobody.
+func (a *audience) listened(f *feed, kind subKind, name, channel []byte) *topic {
+	t := a.topics[kind][string(name)]
+	if t == nil || t.home == nil {
+		return nil
+	}
+	if t.home.feed != f && !(t.everywhere && keyEvent(channel)) {
+		return nil // home brings it, too
+	}
+	return t
 }
 
 // cut ends the listeners of a topic that have been sent more than they may leave unread.

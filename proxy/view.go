@@ -7,7 +7,6 @@ import (
 	"cosky-proxy/lua"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/nearcache/coskey"
-	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
 )
 
@@ -21,7 +20,7 @@ import (
 //	what happens to a key it shows             what becomes of the view
 //	a write through this proxy                 void from its sending on (nearcache.Cache.ViewStripe)
 //	an uncached reply reveals the key          void before that is delivered
-//	a message of CoSky's names the key         void before a client of this proxy gets the message
+//	a message of CoSky's names the key         void or up to date before a client of this proxy gets the message, see hearing.go
 //	an invalidation of an index comes          void
 //	an invalidation of an instance comes       the instance is read anew and put in its place, see watch
 //	a renewal through this proxy               the same, before the renewal is answered
@@ -247,13 +246,14 @@ type views struct {
 	loop    *loop
 	byID    map[fetchKey]*view
 	watched map[watchID]*watch
-	fetches []*viewFetch // in flight
-	lapsed  []lapsedView // to be fetched again, see rewarm
-	sweepAt int64        // when views that are void are next looked for (mono)
+	behind  map[*watch]struct{} // that are reading
+	fetches []*viewFetch        // in flight
+	lapsed  []lapsedView        // to be fetched again, see rewarm
+	sweepAt int64               // when views that are void are next looked for (mono)
 }
 
 func (vs *views) init(l *loop) {
-	vs.loop, vs.byID, vs.watched = l, make(map[fetchKey]*view), make(map[watchID]*watch)
+	vs.loop, vs.byID, vs.watched, vs.behind = l, make(map[fetchKey]*view), make(map[watchID]*watch), make(map[*watch]struct{})
 }
 
 // view is a reply that is kept, with what it shows.
@@ -335,11 +335,24 @@ func (vs *views) reveal(ln *lane, hash uint64) {
 
 // settle voids all views that are not up to date.
 func (vs *views) settle() {
-	for _, w := range vs.watched {
-		if w.reading {
-			w.voidAll(vs)
+	for w := range vs.behind {
+		w.voidAll(vs)
+	}
+}
+
+// catchUp calls done when no view is behind what has been heard of so far.
+func (vs *views) catchUp(done func()) {
+	missing := 1
+	arrived := func() {
+		if missing--; missing == 0 {
+			done()
 		}
 	}
+	for w := range vs.behind {
+		missing++
+		w.await(arrived)
+	}
+	arrived()
 }
 
 // tick lets go of views that are void for other reasons.
@@ -428,33 +441,6 @@ func (r *request) spare(st nearcache.Stripe) {
 			return
 		}
 	}
-}
-
-// heard voids what a message of CoSky's says has changed, before its listeners get it: a read
-// made on its account must see the change. The message is the last part of the frame.
-func (l *loop) heard(channel, frame []byte) {
-	if l.cache == nil || bytes.IndexByte(channel, ':') < 0 {
-		return
-	}
-	kind, parts, at := resp.ReadHeader(frame)
-	for ; parts > 1 && (kind == '*' || kind == '>'); parts-- {
-		_, size := resp.ReadBulk(frame[at:])
-		at += size
-	}
-	payload, _ := resp.ReadBulk(frame[at:])
-	coskey.Event(channel, payload, listener{l.cache})
-}
-
-// listener voids what it visits.
-type listener struct{ c *nearcache.Cache }
-
-func (x listener) Key(key []byte)     { x.void(key) }
-func (x listener) Group(group []byte) { x.void(group) }
-
-func (x listener) void(name []byte) {
-	hash := x.c.Hash(name)
-	x.c.Bump(x.c.StripeOf(hash))
-	x.c.Bump(x.c.ViewStripe(hash))
 }
 
 // shownKeys counts, by hash, the instances that views of any loop show or are about to: a

@@ -69,6 +69,9 @@ func (w *watch) leave(vs *views, v *view) {
 	}
 }
 
+// await has done called when the reading that is under way, or about to begin, is over.
+func (w *watch) await(done func()) { w.waiters = append(w.waiters, done) }
+
 // done lets those go on who wait.
 func (w *watch) done() {
 	waiters := w.waiters
@@ -102,7 +105,7 @@ func (w *watch) changed(vs *views) {
 // renewed has done called when every view shows the state after a renewal that has been
 // answered. A read under way may have been executed before it.
 func (w *watch) renewed(vs *views, done func()) {
-	w.waiters = append(w.waiters, done)
+	w.await(done)
 	if w.reading {
 		w.again = true
 		return
@@ -132,6 +135,7 @@ func (w *watch) read(vs *views) {
 		return
 	}
 	w.reading, w.heard, w.again, w.sentAt = true, false, false, now
+	vs.behind[w] = struct{}{}
 	l.stats.ViewReads++
 	ask := func(index int32) *request {
 		r := l.newRequest(nil, nil)
@@ -202,6 +206,7 @@ func (x *watchRead) deliver(l *loop, r *request, reply []byte) {
 	case w.again && w.rounds < maxRounds:
 		w.rounds++
 		w.reading = false
+		delete(vs.behind, w)
 		w.read(vs)
 		return
 	case w.again:
@@ -210,6 +215,7 @@ func (x *watchRead) deliver(l *loop, r *request, reply []byte) {
 		w.apply(vs, reply)
 	}
 	w.reading, w.rounds = false, 0
+	delete(vs.behind, w)
 	w.done()
 }
 

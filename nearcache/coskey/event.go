@@ -30,6 +30,20 @@ func Event(channel, payload []byte, v Visitor) {
 	}
 }
 
+// ClassOfChannel returns what messages of the channel are about: Config, ServiceIndex or Instance; None
+// when it is none of CoSky's.
+func ClassOfChannel(channel []byte) Class {
+	i := bytes.IndexByte(channel, ':')
+	if i < 0 {
+		return None
+	}
+	switch class := family(channel[i+1:]); class {
+	case Config, ServiceIndex, Instance:
+		return class
+	}
+	return None
+}
+
 // configEvent serves every payload: each may have archived the version before,
 // whose number the message does not tell, and each may have changed both indexes.
 func configEvent(ns, id []byte, v Visitor) {

@@ -40,6 +40,7 @@ type Relay struct {
 	changed *sync.Cond // broadcast when muted changes or a pipe ends
 	pipes   map[*pipe]bool
 	muted   map[Use]bool
+	last    map[Use]string // what the reply contains before they are muted
 	deaf    map[Use]bool
 	refused map[Use]bool
 	lagging map[Use]time.Duration
@@ -66,7 +67,7 @@ func StartRelay(t testing.TB, target string) *Relay {
 		t.Fatal(err)
 	}
 	r := &Relay{Addr: ln.Addr().String(), target: target, pipes: map[*pipe]bool{},
-		muted: map[Use]bool{}, deaf: map[Use]bool{}, refused: map[Use]bool{}, lagging: map[Use]time.Duration{}}
+		muted: map[Use]bool{}, last: map[Use]string{}, deaf: map[Use]bool{}, refused: map[Use]bool{}, lagging: map[Use]time.Duration{}}
 	r.changed = sync.NewCond(&r.mu)
 	var all sync.WaitGroup
 	t.Cleanup(func() {
@@ -182,33 +183,55 @@ func (r *Relay) downstream(p *pipe) {
 			return
 		}
 		held = append(held, b[:n]...)
-		whole, rest, err := r.sift(p, held)
-		if err != nil || !r.pass(p) {
-			return
+		for last := true; last; {
+			var whole, rest []byte
+			whole, rest, last, err = r.sift(p, held)
+			if err != nil || !r.pass(p) {
+				return
+			}
+			if _, err := p.proxy.Write(whole); err != nil {
+				return
+			}
+			held = append(held[:0], rest...)
+			if last {
+				r.Mute(r.useOf(p))
+			}
 		}
-		if _, err := p.proxy.Write(whole); err != nil {
-			return
-		}
-		held = append(held[:0], rest...)
 	}
 }
 
-// sift returns the whole replies in b that are to be passed on, and what comes after them.
-func (r *Relay) sift(p *pipe, b []byte) (whole, rest []byte, err error) {
+// sift returns the whole replies in b that are to be passed on, and what comes after them. last: connections
+// like p are to be muted then.
+func (r *Relay) sift(p *pipe, b []byte) (whole, rest []byte, last bool, err error) {
 	if r.useOf(p) == replication {
-		return b, nil, nil
+		return b, nil, false, nil
 	}
 	for {
 		var scan resp.ReplyScanner
 		n, done, err := scan.Scan(b)
 		if err != nil || !done {
-			return whole, b, err
+			return whole, b, false, err
 		}
 		if !r.loses(p, b[:n]) {
 			whole = append(whole, b[:n]...)
 		}
-		b = b[n:]
+		last, b = r.isLast(p, b[:n]), b[n:]
+		if last {
+			return whole, b, true, nil
+		}
 	}
+}
+
+// isLast reports whether MuteAfter waits for the reply.
+func (r *Relay) isLast(p *pipe, reply []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := r.last[p.use]
+	if text == "" || !bytes.Contains(reply, []byte(text)) {
+		return false
+	}
+	delete(r.last, p.use)
+	return true
 }
 
 func (r *Relay) useOf(p *pipe) Use {
@@ -266,6 +289,13 @@ func (r *Relay) end(p *pipe) {
 
 // Mute holds back what Redis says on connections of a use, which stay open.
 func (r *Relay) Mute(u Use) { r.set(r.muted, u, true) }
+
+// MuteAfter does so behind the next reply that contains text.
+func (r *Relay) MuteAfter(u Use, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last[u] = text
+}
 
 // Unmute lets them have what was held back.
 func (r *Relay) Unmute(u Use) { r.set(r.muted, u, false) }
