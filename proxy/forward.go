@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/nearcache"
@@ -124,6 +126,9 @@ type effectScratch struct {
 }
 
 func (e *effectScratch) reset() *effectScratch {
+	if cap(e.touches) > 1<<16 { // of a command with very many keys
+		e.touches = nil
+	}
 	e.touches, e.barrier, e.sink, e.hushes, e.renews = e.touches[:0], false, nil, false, false
 	return e
 }
@@ -132,6 +137,24 @@ func (e *effectScratch) none() bool { return len(e.touches) == 0 && !e.barrier }
 
 func (e *effectScratch) add(st nearcache.Stripe, write bool) {
 	e.touches = append(e.touches, touch{st, write})
+}
+
+// distinct leaves one of several writes on a stripe: however often a command names a key, it is one write in flight
+// there. How many of those nearcache.Cache.Begin can count suffices for requests, not for keys.
+func distinct(touches []touch) []touch {
+	if len(touches) < 2 {
+		return touches
+	}
+	slices.SortFunc(touches, func(a, b touch) int {
+		if a.stripe != b.stripe || a.write == b.write {
+			return cmp.Compare(a.stripe, b.stripe)
+		}
+		if a.write {
+			return -1
+		}
+		return 1
+	})
+	return slices.CompactFunc(touches, func(a, b touch) bool { return a == b && a.write })
 }
 
 // concern notes that a command writes key, or that its reply shows key's state.
@@ -223,7 +246,7 @@ func (l *loop) begin(r *request, e *effectScratch) {
 		r.ordered = true
 		r.sess.everyKey++
 	}
-	for _, t := range e.touches {
+	for _, t := range distinct(e.touches) {
 		if t.write {
 			l.cache.Begin(t.stripe)
 		}

@@ -78,8 +78,11 @@ type touch struct {
 	write  bool // a write in flight; otherwise the reply may reveal the key's state
 }
 
-// maxKept bounds the capacity of buffers that a pooled request keeps.
-const maxKept = 4 << 10
+// maxKept and maxTouches bound the capacity of what a pooled request keeps: bytes of a buffer, and touches.
+const (
+	maxKept    = 4 << 10
+	maxTouches = maxKept / 8
+)
 
 func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	var r *request
@@ -114,6 +117,9 @@ func (l *loop) release(r *request) {
 	}
 	if cap(raw) > maxKept {
 		raw = nil
+	}
+	if cap(touches) > maxTouches {
+		touches = nil
 	}
 	*r = request{buf: buf[:0], raw: raw[:0], touches: touches[:0]}
 	if len(l.free) < maxFreeRequests {

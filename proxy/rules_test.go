@@ -377,6 +377,30 @@ func TestBareTTLAndScripts(t *testing.T) {
 	r.agree(true, "GET", "rs")
 }
 
+// TestOneKeyNamedOverAndOver: a command is one write of a key, however often it names it; the count of writes in flight is
+// bounded.
+func TestOneKeyNamedOverAndOver(t *testing.T) {
+	r := startNear(t, keepAll)
+	r.warm("GET", "rs")
+	r.direct.Do("CLIENT", "PAUSE", "60000", "WRITE")
+	del := append([]string{"DEL"}, slices.Repeat([]string{"rs", "rl"}, 1000)...)
+	r.front[0].Cmd(del...)
+	clustertest.Await(t, "the write", func() error {
+		got := r.front[1].Do("PROXY", "CACHE", "INSPECT", "rs")
+		switch {
+		case strings.Contains(got, "writes_in_flight\r\n:1\r\n"):
+			return nil
+		case strings.Contains(got, "writes_in_flight\r\n:0\r\n"):
+			return fmt.Errorf("it is not in flight")
+		}
+		t.Fatalf("one command is several writes: %q", got)
+		return nil
+	})
+	r.direct.Do("CLIENT", "UNPAUSE")
+	r.front[0].Expect(":0\r\n")
+	r.warm("GET", "rs")
+}
+
 func TestRulesThatCannotBeKept(t *testing.T) {
 	o := proxytest.Options(t, proxytest.Single("127.0.0.1:1"))
 	o.Cache.Rules = []proxy.Rule{{Match: "item:*", Commands: []string{"get"}}}

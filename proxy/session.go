@@ -90,7 +90,7 @@ type session struct {
 	// loop-owned: near-cache order
 	fetching int          // reads in flight on fetch lanes
 	viewing  int          // of them, replies of scripts: they may show any key
-	touching *[64]uint16  // commands in flight on shared lanes, by stripe
+	touching *[64]uint32  // commands in flight on shared lanes, by stripe
 	touches  int          // sum of touching
 	everyKey int          // of them, those that may concern every key
 	tx       *transaction // between MULTI and EXEC, or watching
@@ -613,7 +613,7 @@ func (s *session) touch(stripe nearcache.Stripe) {
 		return
 	}
 	if s.touching == nil {
-		s.touching = new([64]uint16)
+		s.touching = new([64]uint32)
 	}
 	s.touching[stripe&63]++
 	s.touches++
