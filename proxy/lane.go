@@ -78,6 +78,7 @@ type lane struct {
 	hailed    bool                // the last command of the handshake is a PING
 	raising   bool                // not read on before a barrier has been passed, see raiseFirst
 	heldAt    int64               // when it was last held for a client that does not read (mono)
+	streamed  int                 // bytes of the reply that is being passed on, so far
 	stalled   int64               // how long it has been held altogether, up to then (ns)
 
 	// fetch lanes only
@@ -396,10 +397,21 @@ func (ln *lane) piece(b []byte, done bool) {
 		ln.collect(r, b, done)
 		return
 	}
+	ln.stepAside(len(b), done)
 	s := r.sess
 	l.stream(r, b, done)
 	if s != nil && s.congests(ln) {
 		ln.holdFor(s)
+	}
+}
+
+// stepAside counts the bytes of a long reply. Others need not wait for the rest of it: a shared
+// lane takes no new requests any more, they go through a fresh one.
+func (ln *lane) stepAside(n int, done bool) {
+	if ln.streamed += n; done {
+		ln.streamed = 0
+	} else if ln.kind == laneShared && ln.streamed > ln.loop.limits.output {
+		ln.node.retire(ln)
 	}
 }
 
