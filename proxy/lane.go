@@ -28,13 +28,17 @@ type laneKey struct {
 	db    int32
 	resp3 bool
 	as    *credential // whom it is logged in as; nil: the proxy's own user
+	bulk  bool        // of those who move much, see bulk.go: no state of the connection, but a lane of their own
 }
 
+// plain reports whether the lane is one of those that nearly all clients use.
+func (k *laneKey) plain() bool { return k.db == 0 && k.as == nil && !k.bulk }
+
 // laneKey is what the session's commands need of a lane.
-func (s *session) laneKey() laneKey { return laneKey{s.db, s.resp3, s.as} }
+func (s *session) laneKey() laneKey { return laneKey{s.db, s.resp3, s.as, s.bulky} }
 
 // laneKey is what r, whose session may be gone, needs of a lane.
-func (r *request) laneKey() laneKey { return laneKey{r.db, r.resp3, r.as} }
+func (r *request) laneKey() laneKey { return laneKey{r.db, r.resp3, r.as, r.bulk} }
 
 // lane is one backend connection of one loop: a pipeline of requests whose
 // replies come back in the same order. It has no connection state beyond its

@@ -82,9 +82,12 @@ type session struct {
 	patient   bool    // its pin executes a blocking command: no timeout
 	holding   []*lane // lanes that are not read because this client does not take its replies
 	closed    bool
-	closing   bool // QUIT or a protocol error: close once everything is written
-	inquired  bool // the backend has said what it knows of the next command
-	eof       bool // the client has shut down its sending side
+	closing   bool   // QUIT or a protocol error: close once everything is written
+	inquired  bool   // the backend has said what it knows of the next command
+	eof       bool   // the client has shut down its sending side
+	bulky     bool   // it moves much, see bulk.go
+	bulkyTill int64  // mono
+	moved     uint64 // bytes to and from it at the last tick
 	lastSeen  int64
 	kept      int // bytes of its names, and of those of its subscriptions
 
