@@ -277,3 +277,95 @@ func TestOrderWhileLanesChange(t *testing.T) {
 		c.Expect("*2\r\n" + bulk("f") + bulk(fmt.Sprint(i)))
 	}
 }
+
+// TestSilentListenersAreCutOff: who does not read what it asked to be told, MONITOR's lines or
+// invalidations, is cut off at the limit, and holds no more than that before.
+func TestSilentListenersAreCutOff(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	for _, c := range []struct {
+		name  string
+		setup [][]string
+		cause func(i int) []string
+	}{
+		{"MONITOR", [][]string{{"MONITOR"}}, func(int) []string { return []string{"SET", "k", strings.Repeat("v", 512<<10)} }},
+		{"tracking", [][]string{{"HELLO", "3"}, {"CLIENT", "TRACKING", "ON", "BCAST"}}, func(i int) []string {
+			return []string{"SET", fmt.Sprint(strings.Repeat("k", 512<<10), i), "v"}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := strict(t, behind, netloop.DefaultTransport)
+			o.Loops, o.Clients.SubscriberLimit = 1, 1<<20
+			s, addr := proxytest.Start(t, o)
+			silent, other := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+			for _, command := range c.setup {
+				silent.Do(command...)
+			}
+			stop := watchMemory()
+			i := 0
+			clustertest.Await(t, "the cut", func() error {
+				i++
+				if got := other.Do(c.cause(i)...); got != "+OK\r\n" {
+					t.Fatalf("got %q", got)
+				}
+				if st := s.Stats(); st.Cut != 1 {
+					if st.BufferBytes > 2<<20 {
+						t.Errorf("%d bytes are held", st.BufferBytes)
+					}
+					return fmt.Errorf("%d clients were cut off", st.Cut)
+				}
+				return nil
+			})
+			expectGrowth(t, "a silent listener", stop, bounded)
+			if got := other.Do("PING"); got != "+PONG\r\n" {
+				t.Errorf("another client got %q", got)
+			}
+		})
+	}
+}
+
+// TestNamesAreAccountedFor: what clients are called, and what they listen to, counts in buffer_memory;
+// who keeps the most of it is cut off, and others are not.
+func TestNamesAreAccountedFor(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	o := strict(t, behind, netloop.DefaultTransport)
+	o.Loops, o.Clients.BufferMemory = 1, 8<<20
+	s, addr := proxytest.Start(t, o)
+	other := clustertest.Dial(t, addr)
+	other.Do("CLIENT", "SETNAME", "other")
+	held := func() int64 { return s.Stats().BufferBytes }
+	base := held()
+	name := strings.Repeat("n", 3<<20)
+	first := clustertest.Dial(t, addr)
+	first.Do("CLIENT", "SETINFO", "LIB-NAME", "x")
+	first.Do("HELLO", "3", "SETNAME", name)
+	if got := held() - base; got < int64(len(name)) {
+		t.Errorf("a name of %d bytes counts for %d", len(name), got)
+	}
+	first.Do("RESET")
+	if got := held() - base; got > 100 {
+		t.Errorf("%d bytes are held after RESET", got)
+	}
+	first.Do("SUBSCRIBE", name)
+	if got := held() - base; got < int64(len(name)) {
+		t.Errorf("a channel's name of %d bytes counts for %d", len(name), got)
+	}
+	first.Do("UNSUBSCRIBE", name)
+	first.Do("CLIENT", "SETNAME", name)
+	second := clustertest.Dial(t, addr)
+	second.Do("CLIENT", "SETNAME", name+name)
+	clustertest.Await(t, "one to be cut off", func() error {
+		if st := s.Stats(); st.Cut != 1 {
+			return fmt.Errorf("%d are", st.Cut)
+		}
+		return nil
+	})
+	if got := readAll(t, second); !strings.HasPrefix(got, "-ERR cosky-proxy has no memory for this client: ") {
+		t.Errorf("it was told %q", got)
+	}
+	if got := other.Do("CLIENT", "GETNAME"); got != bulk("other") {
+		t.Errorf("another client got %q", got)
+	}
+	if got := first.Do("PING"); got != "+PONG\r\n" {
+		t.Errorf("the one with less got %q", got)
+	}
+}
