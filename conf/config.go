@@ -164,7 +164,7 @@ func Default() *Config {
 			OutputLimit:     1 * MB,
 			StallTimeout:    2 * time.Second,
 			SubscriberLimit: 32 * MB,
-			MaxInFlight:     1024,
+			MaxInFlight:     256,
 			RequestBuffer:   1 * MB,
 			MaxRequest:      64 * MB,
 			TCPKeepalive:    300 * time.Second,

@@ -190,7 +190,7 @@ func (s *session) overdraw() {
 		s.close("no memory for what it holds")
 		return
 	}
-	s.write(fmt.Appendf(nil, "-ERR cosky-proxy has no memory for this request: its clients hold more than clients.buffer_memory (%d bytes) together\r\n",
+	s.write(fmt.Appendf(nil, "-ERR cosky-proxy has no memory for this client: all clients hold more than clients.buffer_memory (%d bytes) together\r\n",
 		s.loop.srv.opts.Clients.BufferMemory))
 	s.finishAndClose()
 }

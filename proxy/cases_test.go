@@ -128,8 +128,8 @@ func TestVanishedClients(t *testing.T) {
 			c.ExpectClosed()
 		}
 		clustertest.Await(t, "the gauge to show the two that wait", func() error {
-			if got := s.Stats().Clients; got != 2 {
-				return fmt.Errorf("%d clients", got)
+			if got := s.Stats(); got.Clients != 2 || got.IdleClosed != 40 {
+				return fmt.Errorf("%d clients, %d closed", got.Clients, got.IdleClosed)
 			}
 			return nil
 		})

@@ -45,7 +45,7 @@ func (s *session) selectDB(cmd *command.Command, args [][]byte, raw []byte) bool
 	case s.home != nil:
 		ln, cause = s.home.lane(s, n)
 	default:
-		ln, cause = n.lane(laneKey{db, s.resp3, s.as})
+		ln, cause = n.lane(laneKey{db: db, resp3: s.resp3, as: s.as})
 	}
 	if cause != "" {
 		s.refuse(cause)

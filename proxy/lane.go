@@ -28,13 +28,17 @@ type laneKey struct {
 	db    int32
 	resp3 bool
 	as    *credential // whom it is logged in as; nil: the proxy's own user
+	bulk  bool        // of those who move much, see bulk.go: no state of the connection, but a lane of their own
 }
 
+// plain reports whether the lane is one of those that nearly all clients use.
+func (k *laneKey) plain() bool { return k.db == 0 && k.as == nil && !k.bulk }
+
 // laneKey is what the session's commands need of a lane.
-func (s *session) laneKey() laneKey { return laneKey{s.db, s.resp3, s.as} }
+func (s *session) laneKey() laneKey { return laneKey{s.db, s.resp3, s.as, s.bulky} }
 
 // laneKey is what r, whose session may be gone, needs of a lane.
-func (r *request) laneKey() laneKey { return laneKey{r.db, r.resp3, r.as} }
+func (r *request) laneKey() laneKey { return laneKey{r.db, r.resp3, r.as, r.bulk} }
 
 // lane is one backend connection of one loop: a pipeline of requests whose
 // replies come back in the same order. It has no connection state beyond its
@@ -78,6 +82,7 @@ type lane struct {
 	hailed    bool                // the last command of the handshake is a PING
 	raising   bool                // not read on before a barrier has been passed, see raiseFirst
 	heldAt    int64               // when it was last held for a client that does not read (mono)
+	streamed  int                 // bytes of the reply that is being passed on, so far
 	stalled   int64               // how long it has been held altogether, up to then (ns)
 
 	// fetch lanes only
@@ -397,10 +402,21 @@ func (ln *lane) piece(b []byte, done bool) {
 		ln.collect(r, b, done)
 		return
 	}
+	ln.stepAside(len(b), done)
 	s := r.sess
 	l.stream(r, b, done)
 	if s != nil && s.congests(ln) {
 		ln.holdFor(s)
+	}
+}
+
+// stepAside counts the bytes of a long reply. Others need not wait for the rest of it: a shared
+// lane takes no new requests any more, they go through a fresh one.
+func (ln *lane) stepAside(n int, done bool) {
+	if ln.streamed += n; done {
+		ln.streamed = 0
+	} else if ln.kind == laneShared && ln.streamed > ln.loop.limits.output {
+		ln.node.retire(ln)
 	}
 }
 

@@ -187,6 +187,7 @@ func (l *loop) tick() {
 		l.heat.Tick(now)
 	}
 	l.budget()
+	l.weigh(now)
 	l.forgetEmpty()
 	l.reapIdle(now)
 	l.hub.tick(now)

@@ -53,7 +53,7 @@ func (l *loop) node(addr string) *node {
 // lane returns the shared lane for key, opening it when there is none. cause is
 // an error line when the node is known to be out of reach at the moment.
 func (n *node) lane(key laneKey) (ln *lane, cause string) {
-	if key.db == 0 && key.as == nil {
+	if key.plain() {
 		ln = n.plain[index(key.resp3)]
 	} else {
 		ln = n.shared[key]
@@ -72,7 +72,7 @@ func (n *node) lane(key laneKey) (ln *lane, cause string) {
 // list puts ln in service for what is to come.
 func (n *node) list(ln *lane) {
 	n.shared[ln.key] = ln
-	if ln.key.db == 0 && ln.key.as == nil {
+	if ln.key.plain() {
 		n.plain[index(ln.key.resp3)] = ln
 	}
 }
@@ -130,7 +130,7 @@ func (n *node) retire(ln *lane) {
 func (n *node) unlist(ln *lane) {
 	if n.shared[ln.key] == ln {
 		delete(n.shared, ln.key)
-		if ln.key.db == 0 && ln.key.as == nil {
+		if ln.key.plain() {
 			n.plain[index(ln.key.resp3)] = nil
 		}
 	}
@@ -175,6 +175,7 @@ func (n *node) dropIdle(ln *lane) {
 
 // pin leases a private connection to s.
 func (n *node) pin(s *session, key laneKey) (ln *lane, cause string) {
+	key.bulk = false
 	if idle := n.idle[key]; len(idle) > 0 {
 		ln = idle[len(idle)-1]
 		n.idle[key] = idle[:len(idle)-1]
@@ -186,6 +187,7 @@ func (n *node) pin(s *session, key laneKey) (ln *lane, cause string) {
 
 // private opens a private connection for s.
 func (n *node) private(s *session, key laneKey) (ln *lane, cause string) {
+	key.bulk = false
 	if n.avoided() {
 		return nil, n.breaker.cause
 	}

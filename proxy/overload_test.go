@@ -3,13 +3,188 @@ package proxy_test
 import (
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
 )
+
+// TestThousandsOfClientsAtOnce: they come at the same time, every one is served, and while they
+// are idle each takes no more than 2 KB.
+func TestThousandsOfClientsAtOnce(t *testing.T) {
+	n := min(10_000, (raiseFileLimit(t)-1000)/2)
+	behind := clustertest.StartRedis(t)
+	o := proxytest.Options(t, proxytest.Single(behind.Addr))
+	o.Clients.Max = n + 1
+	s, addr := proxytest.Start(t, o)
+	resident := clustertest.Dial(t, addr)
+	resident.Do("SET", "k", "v")
+	before := heapInUse()
+	fds := make([]int, n)
+	const dialers = 32
+	var all sync.WaitGroup
+	for d := range dialers {
+		all.Go(func() {
+			for i := d; i < n; i += dialers {
+				fds[i] = rawDial(t, addr)
+			}
+		})
+	}
+	all.Wait()
+	defer func() {
+		for _, fd := range fds {
+			syscall.Close(fd)
+		}
+	}()
+	request, reply, answer := []byte(clustertest.Encode("GET", "k")), make([]byte, 7), "$1\r\nv\r\n"
+	for i, fd := range fds {
+		if _, err := syscall.Write(fd, request); err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+	}
+	for i, fd := range fds {
+		if m, err := syscall.Read(fd, reply); err != nil || string(reply[:m]) != answer {
+			t.Fatalf("client %d: got %q, %v", i, reply[:max(m, 0)], err)
+		}
+	}
+	if got := resident.Do("GET", "k"); got != answer {
+		t.Errorf("who was there before got %q", got)
+	}
+	each := (heapInUse() - before) / int64(n)
+	t.Logf("%d clients, %d bytes each", n, each)
+	if each > 2048 {
+		t.Errorf("each of %d idle clients takes %d bytes, want at most 2048", n, each)
+	}
+	if got := s.Stats(); got.Clients != int64(n)+1 || got.Rejected != 0 {
+		t.Errorf("%d clients, %d rejected", got.Clients, got.Rejected)
+	}
+}
+
+// raiseFileLimit raises the limit of open files as far as it may, and returns it.
+func raiseFileLimit(t *testing.T) int {
+	t.Helper()
+	const want = 1 << 16
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []syscall.Rlimit{{Cur: want, Max: max(want, old.Max)}, {Cur: old.Max, Max: old.Max}} {
+		if old.Cur < limit.Cur && syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) == nil {
+			return int(limit.Cur)
+		}
+	}
+	return int(old.Cur)
+}
+
+// rawDial connects without any memory of the test's.
+func rawDial(t *testing.T, addr string) (fd int) {
+	to, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return -1
+	}
+	fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Error(err)
+		return -1
+	}
+	sa := &syscall.SockaddrInet4{Port: to.Port}
+	copy(sa.Addr[:], to.IP.To4())
+	limit := syscall.NsecToTimeval(int64(clustertest.Deadline))
+	syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &limit)
+	if err := syscall.Connect(fd, sa); err != nil {
+		t.Errorf("cannot connect: %v", err)
+	}
+	return fd
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// TestOthersHaveTheirTurn: a client that sends a long pipeline is not served to its end before
+// others are, neither with what the proxy answers by itself nor with what it forwards.
+func TestOthersHaveTheirTurn(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	for _, c := range []struct {
+		name, request string
+		count         int
+	}{
+		{"own replies", "PING\r\n", 9_000},
+		{"errors", "NOSUCH\r\n", 1_000},
+		{"cached", clustertest.Encode("HGETALL", "ns:cfg:a"), 1_500},
+		{"forwarded", clustertest.Encode("GET", "x"), 2_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := strict(t, behind, netloop.DefaultTransport)
+			o.Loops, o.Clients.MaxInFlight = 1, 64
+			s, addr := proxytest.Start(t, o)
+			greedy, modest := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+			for range 3 { // it is cached
+				greedy.Do("HGETALL", "ns:cfg:a")
+			}
+			modest.Do("SET", "done", "0")
+			release := s.Hold(0)
+			greedy.Send(strings.Repeat(c.request, c.count) + clustertest.Encode("SET", "done", "1"))
+			modest.Cmd("GET", "done")
+			release()
+			modest.Expect("$1\r\n0\r\n")
+			for range c.count {
+				greedy.ReadReply()
+			}
+			greedy.Expect("+OK\r\n")
+		})
+	}
+}
+
+// TestALongReplyStepsAside: nobody waits for the rest of a long reply that comes slowly, but those
+// who were behind it already, and the client that asked for it.
+func TestALongReplyStepsAside(t *testing.T) {
+	const size = 3 << 20
+	goOn := make(chan struct{})
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		switch {
+		case args[0] == "GET" && args[1] == "big":
+			c.Send(fmt.Sprintf("$%d\r\n%s", size, strings.Repeat("b", size/2)))
+			<-goOn
+			return strings.Repeat("b", size/2) + "\r\n"
+		case args[0] == "GET":
+			return bulk(args[1])
+		}
+		return ""
+	})
+	o := proxytest.Options(t, proxytest.Single(f.Addr))
+	o.Loops, o.Cache.Cache = 1, nil
+	_, addr := proxytest.Start(t, o)
+	patient, other := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+	other.Do("GET", "first")
+	patient.Send(encodeAll([]string{"GET", "big"}, []string{"GET", "after"}))
+	half := make([]byte, size/2)
+	if err := readFull(patient, half); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		key := fmt.Sprint("k", i)
+		if got := other.Do("GET", key); got != bulk(key) {
+			t.Fatalf("got %q", got)
+		}
+	}
+	close(goOn)
+	rest := make([]byte, len(fmt.Sprintf("$%d\r\n\r\n", size))+size/2)
+	if err := readFull(patient, rest); err != nil {
+		t.Fatal(err)
+	}
+	patient.Expect(bulk("after"))
+}
 
 // TestBlockedClientsThatLeave: that a blocked client goes away is noticed, also behind more
 // requests than are read meanwhile, and its connection to the backend is free again.
@@ -37,5 +212,160 @@ func TestBlockedClientsThatLeave(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestClientsThatMoveMuch: they get a lane of their own, so that nobody waits behind their replies.
+func TestClientsThatMoveMuch(t *testing.T) {
+	var mu sync.Mutex
+	via := map[string]*proxytest.FakeConn{}
+	big := strings.Repeat("b", 100<<10)
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		if args[0] != "GET" {
+			return ""
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		via[args[1]] = c
+		if args[1] == "big" {
+			return bulk(big)
+		}
+		return bulk(args[1])
+	})
+	o := proxytest.Options(t, proxytest.Single(f.Addr))
+	o.Loops, o.Cache.Cache = 1, nil
+	_, addr := proxytest.Start(t, o)
+	greedy, modest := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+	clustertest.Await(t, "different ways for the two", func() error {
+		greedy.Send(strings.Repeat(clustertest.Encode("GET", "big"), 30))
+		for range 30 {
+			greedy.Expect(bulk(big))
+		}
+		if got := modest.Do("GET", "k"); got != bulk("k") {
+			t.Fatalf("got %q", got)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if via["big"] == via["k"] {
+			return fmt.Errorf("both are %p", via["k"])
+		}
+		return nil
+	})
+}
+
+// TestOrderWhileLanesChange: a client that begins to move much, in the middle of its pipeline, is
+// executed in order.
+func TestOrderWhileLanesChange(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	o := strict(t, behind, netloop.DefaultTransport)
+	o.Loops = 1
+	_, addr := proxytest.Start(t, o)
+	c := clustertest.Dial(t, addr)
+	const rounds = 200
+	value := func(i int) string { return strings.Repeat("v", 32<<10) + fmt.Sprint(i) }
+	go func() {
+		for i := range rounds {
+			if _, err := c.Net().Write([]byte(encodeAll([]string{"SET", "k", value(i)}, []string{"GET", "k"}, []string{"HSET", "ns:cfg:a", "f", fmt.Sprint(i)}, []string{"HGETALL", "ns:cfg:a"}))); err != nil {
+				return
+			}
+		}
+	}()
+	for i := range rounds {
+		c.Expect("+OK\r\n")
+		c.Expect(bulk(value(i)))
+		c.ReadReply()
+		c.Expect("*2\r\n" + bulk("f") + bulk(fmt.Sprint(i)))
+	}
+}
+
+// TestSilentListenersAreCutOff: who does not read what it asked to be told, MONITOR's lines or
+// invalidations, is cut off at the limit, and holds no more than that before.
+func TestSilentListenersAreCutOff(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	for _, c := range []struct {
+		name  string
+		setup [][]string
+		cause func(i int) []string
+	}{
+		{"MONITOR", [][]string{{"MONITOR"}}, func(int) []string { return []string{"SET", "k", strings.Repeat("v", 512<<10)} }},
+		{"tracking", [][]string{{"HELLO", "3"}, {"CLIENT", "TRACKING", "ON", "BCAST"}}, func(i int) []string {
+			return []string{"SET", fmt.Sprint(strings.Repeat("k", 512<<10), i), "v"}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := strict(t, behind, netloop.DefaultTransport)
+			o.Loops, o.Clients.SubscriberLimit = 1, 1<<20
+			s, addr := proxytest.Start(t, o)
+			silent, other := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+			for _, command := range c.setup {
+				silent.Do(command...)
+			}
+			stop := watchMemory()
+			i := 0
+			clustertest.Await(t, "the cut", func() error {
+				i++
+				if got := other.Do(c.cause(i)...); got != "+OK\r\n" {
+					t.Fatalf("got %q", got)
+				}
+				if st := s.Stats(); st.Cut != 1 {
+					if st.BufferBytes > 2<<20 {
+						t.Errorf("%d bytes are held", st.BufferBytes)
+					}
+					return fmt.Errorf("%d clients were cut off", st.Cut)
+				}
+				return nil
+			})
+			expectGrowth(t, "a silent listener", stop, bounded)
+			if got := other.Do("PING"); got != "+PONG\r\n" {
+				t.Errorf("another client got %q", got)
+			}
+		})
+	}
+}
+
+// TestNamesAreAccountedFor: what clients are called, and what they listen to, counts in buffer_memory;
+// who keeps the most of it is cut off, and others are not.
+func TestNamesAreAccountedFor(t *testing.T) {
+	behind := clustertest.StartRedis(t)
+	o := strict(t, behind, netloop.DefaultTransport)
+	o.Loops, o.Clients.BufferMemory = 1, 8<<20
+	s, addr := proxytest.Start(t, o)
+	other := clustertest.Dial(t, addr)
+	other.Do("CLIENT", "SETNAME", "other")
+	held := func() int64 { return s.Stats().BufferBytes }
+	base := held()
+	name := strings.Repeat("n", 3<<20)
+	first := clustertest.Dial(t, addr)
+	first.Do("CLIENT", "SETINFO", "LIB-NAME", "x")
+	first.Do("HELLO", "3", "SETNAME", name)
+	if got := held() - base; got < int64(len(name)) {
+		t.Errorf("a name of %d bytes counts for %d", len(name), got)
+	}
+	first.Do("RESET")
+	if got := held() - base; got > 100 {
+		t.Errorf("%d bytes are held after RESET", got)
+	}
+	first.Do("SUBSCRIBE", name)
+	if got := held() - base; got < int64(len(name)) {
+		t.Errorf("a channel's name of %d bytes counts for %d", len(name), got)
+	}
+	first.Do("UNSUBSCRIBE", name)
+	first.Do("CLIENT", "SETNAME", name)
+	second := clustertest.Dial(t, addr)
+	second.Do("CLIENT", "SETNAME", name+name)
+	clustertest.Await(t, "one to be cut off", func() error {
+		if st := s.Stats(); st.Cut != 1 {
+			return fmt.Errorf("%d are", st.Cut)
+		}
+		return nil
+	})
+	if got := readAll(t, second); !strings.HasPrefix(got, "-ERR cosky-proxy has no memory for this client: ") {
+		t.Errorf("it was told %q", got)
+	}
+	if got := other.Do("CLIENT", "GETNAME"); got != bulk("other") {
+		t.Errorf("another client got %q", got)
+	}
+	if got := first.Do("PING"); got != "+PONG\r\n" {
+		t.Errorf("the one with less got %q", got)
 	}
 }

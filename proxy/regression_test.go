@@ -200,7 +200,7 @@ func TestUnfinishedRequestsShareTheBudget(t *testing.T) {
 		// At most one fits.
 		explained := 0
 		for range clients - 1 {
-			if answer := <-ended; strings.HasPrefix(answer, "-ERR cosky-proxy has no memory for this request") {
+			if answer := <-ended; strings.HasPrefix(answer, "-ERR cosky-proxy has no memory for this client") {
 				explained++
 			}
 		}

@@ -58,6 +58,7 @@ type request struct {
 	mute      bool // its client does not want the reply
 	hushes    bool // its client gets no message before its reply has been written
 	resp3     bool
+	bulk      bool // it travels with those of clients that move much
 	db        int32
 	hotEpoch  uint32      // the loop's when its effects were noted
 	as        *credential // of its lane; nil: the proxy's own
@@ -94,7 +95,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	r.sess, r.cmd, r.hotEpoch = s, cmd, l.hotEpoch
 	if s != nil {
 		r.mute = s.muted()
-		r.resp3, r.db, r.as = s.resp3, s.db, s.as
+		r.resp3, r.db, r.as, r.bulk = s.resp3, s.db, s.as, s.bulky
 		r.permit, s.permit = s.permit, nil
 		if s.home != nil {
 			r.caching = s.home.tracking.choice()

@@ -146,7 +146,7 @@ func (s *session) aside(cmd *command.Command, args [][]byte, raw []byte, e *effe
 	}
 	s.exclusive = true
 	sc, ok := s.sendToEach(cmd, router.MergeFor(cmd), raw, e, s.loop.shards, func(n *node) (*lane, string) {
-		return n.asideLane(laneKey{0, s.resp3, s.as})
+		return n.asideLane(laneKey{resp3: s.resp3, as: s.as})
 	})
 	if sc != nil {
 		sc.keepArgs(args)

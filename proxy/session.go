@@ -75,15 +75,19 @@ type session struct {
 
 	// loop-owned: flow
 	filled    bool // it is in loop.filled
+	yielded   bool // it goes on in the next turn
 	wait      waitReason
 	laneEpoch uint64  // the loop's when the first of those in flight was sent
 	exclusive bool    // what is in flight must be answered before anything else is sent
 	patient   bool    // its pin executes a blocking command: no timeout
 	holding   []*lane // lanes that are not read because this client does not take its replies
 	closed    bool
-	closing   bool // QUIT or a protocol error: close once everything is written
-	inquired  bool // the backend has said what it knows of the next command
-	eof       bool // the client has shut down its sending side
+	closing   bool   // QUIT or a protocol error: close once everything is written
+	inquired  bool   // the backend has said what it knows of the next command
+	eof       bool   // the client has shut down its sending side
+	bulky     bool   // it moves much, see bulk.go
+	bulkyTill int64  // mono
+	moved     uint64 // bytes to and from it at the last tick
 	lastSeen  int64
 	kept      int // bytes of its names, and of those of its subscriptions
 
@@ -115,18 +119,26 @@ type session struct {
 }
 
 // OnData executes every complete request in b, as far as nothing makes the
-// session wait.
+// session wait. After as many as may be in flight others have their turn: what the proxy answers
+// by itself would otherwise hold them up for as long as there is input.
 func (s *session) OnData(b []byte) int {
 	l := s.loop
 	s.lastSeen = l.now()
 	s.fill()
-	pos := 0
+	s.yielded = false
+	pos, left := 0, l.srv.opts.Clients.MaxInFlight
 	for pos < len(b) && s.wait == waitNothing && !s.closed && !s.closing {
+		if left == 0 {
+			s.yielded = true
+			s.conn.Redeliver()
+			break
+		}
 		n := s.next(b[pos:])
 		if n == 0 {
 			break
 		}
 		pos += n
+		left--
 	}
 	switch {
 	case s.closing:
@@ -136,13 +148,16 @@ func (s *session) OnData(b []byte) int {
 		if len(b)-pos > l.limits.request {
 			s.conn.PauseRead()
 		}
-	case s.eof && s.inflight == 0:
+	case s.eof && s.atRest():
 		s.finishAndClose()
 	case s.inflight == 0: // no reply will come from elsewhere
 		s.conn.Flush()
 	}
 	return pos
 }
+
+// atRest reports whether the session has done all that it was asked for.
+func (s *session) atRest() bool { return s.wait == waitNothing && s.inflight == 0 && !s.yielded }
 
 // next handles the request at the start of b and returns its length, or 0 when
 // it is incomplete or has to wait.
@@ -455,7 +470,7 @@ func (s *session) progress() {
 	case s.wait == waitDrain && s.inflight == 0,
 		s.wait == waitInFlight && s.inflight <= s.loop.srv.opts.Clients.MaxInFlight/2:
 		s.resume()
-	case s.wait == waitNothing && s.inflight == 0 && s.eof:
+	case s.eof && s.atRest():
 		s.finishAndClose()
 	}
 }
@@ -503,7 +518,7 @@ func (s *session) OnEOF() {
 		s.close("client went away")
 		return
 	}
-	if s.wait == waitPause || s.wait == waitNothing && s.inflight == 0 {
+	if s.wait == waitPause || s.atRest() {
 		s.finishAndClose()
 	}
 }

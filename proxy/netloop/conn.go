@@ -191,7 +191,9 @@ func (c *Conn) ResumeRead() {
 func (c *Conn) ReadPaused() bool { return c.paused }
 
 // Redeliver has OnData called with the unconsumed input, if there is any, in
-// this turn, for handlers that stopped consuming for a reason of their own.
+// this turn, for handlers that stopped consuming for a reason of their own. Called while input is
+// redelivered, it means the next turn: so a handler shares the loop that has much to
+// consume. Nothing is read until then.
 func (c *Conn) Redeliver() {
 	if c.redelivering || c.closed {
 		return

@@ -267,7 +267,9 @@ func (s *socket) ready(events uint32) {
 		return
 	}
 	if s.c.acceptsInput() {
-		s.read()
+		if !s.c.redelivering { // else there is input enough; this event comes again
+			s.read()
+		}
 		return
 	}
 	if s.bye != nil {

@@ -122,7 +122,7 @@ func (s *stream) write() {
 
 // pump delivers queued chunks as long as the connection accepts input, then EOF.
 func (s *stream) pump() {
-	for s.c.acceptsInput() {
+	for s.c.acceptsInput() && !s.c.redelivering {
 		select {
 		case b := <-s.filled:
 			s.deliver(b)

@@ -50,7 +50,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 		Topology: topology,
 		Clients: proxy.ClientOptions{
 			Max: 10000, OutputLimit: 1 << 20, StallTimeout: 2 * time.Second, SubscriberLimit: 32 << 20,
-			HandshakeTimeout: 10 * time.Second, MaxInFlight: 1024, RequestBuffer: 1 << 20, MaxRequest: 64 << 20, BufferMemory: 96 << 20,
+			HandshakeTimeout: 10 * time.Second, MaxInFlight: 256, RequestBuffer: 1 << 20, MaxRequest: 64 << 20, BufferMemory: 96 << 20,
 		},
 		Upstream: proxy.UpstreamOptions{
 			ConnectTimeout: 2 * time.Second, Timeout: 10 * time.Second, MaxPins: 1024, MaxConnecting: 64, QueueLimit: 16 << 20, QueueTimeout: 2 * time.Second,
