@@ -68,6 +68,7 @@ func BenchmarkHit(b *testing.B) {
 		b.Run(fmt.Sprintf("front/keys=%d", n), func(b *testing.B) {
 			r, qs := hot(b, n)
 			hits := 0
+			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if k := i % n; r.Get(qs[k], 1) != nil {
 					hits++
