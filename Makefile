@@ -13,7 +13,7 @@ FUZZTIME ?= 200000x
 REDIS    ?= redis-server
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-clients race fuzz bench bench-quick linear soak staleness commands lint check clean help tools
+.PHONY: build run test test-clients race fuzz bench bench-quick bench-compare linear soak staleness commands lint check clean help tools
 
 build: ## build bin/cosky-proxy
 	$(GO) build $(BUILD) -o bin/cosky-proxy ./cmd/cosky-proxy
@@ -43,6 +43,9 @@ bench: build ## measure the proxy against Redis and the proxies found here (20 m
 bench-quick: build ## the main figures of bench in under two minutes
 	@bench/install.sh
 	PATH="$$PATH:/usr/sbin" $(GO) run ./bench -quick $(ARGS)
+
+bench-compare: ## compare the micro-benchmarks with those of the previous commit; COMMIT= names another
+	@bench/compare.sh $(COMMIT)
 
 linear: tools ## hunt for reads that break linearizability, LONG=5m for each backend and kind of invalidation
 	$(GO) test -timeout 0 -count 1 -v -run 'Linearizable|CheckerIsNotBlind' ./test/coherence -long $(or $(LONG),5m)

@@ -104,7 +104,7 @@
 // # Storage
 //
 // A Reader, one per loop, answers hot keys from a small front table with no lock and
-// no allocation. Behind it stands a store bounded in bytes (ristretto), where every
+// no allocation (Get), and what it answered lately without even hashing the key (Recall). Behind it stands a store bounded in bytes (ristretto), where every
 // entry is charged for what it really occupies, key and bookkeeping included. The
 // store may lose anything at any time. Loops call only its get and set, which
 // do not wait; its delete can block and is never used: a void entry is

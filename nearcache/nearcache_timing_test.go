@@ -5,6 +5,9 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,6 +68,7 @@ func BenchmarkHit(b *testing.B) {
 		b.Run(fmt.Sprintf("front/keys=%d", n), func(b *testing.B) {
 			r, qs := hot(b, n)
 			hits := 0
+			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if k := i % n; r.Get(qs[k], 1) != nil {
 					hits++
@@ -86,16 +90,70 @@ func BenchmarkHit(b *testing.B) {
 	})
 }
 
-func BenchmarkHitParallel(b *testing.B) {
-	r, qs := hot(b, 1000)
-	c := r.c
-	b.RunParallel(func(pb *testing.PB) {
-		r := c.NewReader()
-		for i := 0; pb.Next(); i++ {
-			k := i % len(qs)
-			r.Get(qs[k], 1)
+// BenchmarkHitPerCore is what a hit costs on one thread, and on as many at once as there are processors, each
+// with its own reader of the same entries. cpu-ns/op is processor time, which other processes do not lengthen;
+// what one thread takes divided by what each of all takes is the scaling per core.
+func BenchmarkHitPerCore(b *testing.B) {
+	for _, keys := range []int{1, 100, 1000} {
+		for _, threads := range []int{1, runtime.NumCPU()} {
+			b.Run(fmt.Sprintf("keys=%d/threads=%d", keys, threads), func(b *testing.B) {
+				r, qs := hot(b, keys)
+				var cpu atomic.Int64
+				var all sync.WaitGroup
+				b.ReportAllocs()
+				b.ResetTimer()
+				for range threads {
+					all.Go(func() { cpu.Add(hitsOnThread(b, r.c.NewReader(), qs, b.N/threads)) })
+				}
+				all.Wait()
+				b.ReportMetric(float64(cpu.Load())/float64(max(b.N/threads, 1)*threads), "cpu-ns/op")
+			})
 		}
-	})
+	}
+}
+
+// hitsOnThread returns the processor time of n hits, in nanoseconds.
+func hitsOnThread(b *testing.B, r *Reader, qs []*Question, n int) int64 {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := threadCPU(b)
+	for i := range n {
+		if r.Get(qs[i%len(qs)], 1) == nil {
+			b.Error("not a hit")
+			break
+		}
+	}
+	return threadCPU(b) - before
+}
+
+func threadCPU(b *testing.B) int64 {
+	const thread = 1 // RUSAGE_THREAD, which package syscall does not name
+	var used syscall.Rusage
+	if err := syscall.Getrusage(thread, &used); err != nil {
+		b.Errorf("cannot read the thread's CPU time: %v", err)
+	}
+	return used.Utime.Nano() + used.Stime.Nano()
+}
+
+// BenchmarkRecall is a hit without its question.
+func BenchmarkRecall(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			r, qs := hot(b, n)
+			for _, q := range qs {
+				r.Get(q, 1)
+				r.Remember(q)
+			}
+			hits := 0
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if q := qs[i%n]; r.Recall(q.DB, q.Kind, q.Key, 1) != nil {
+					hits++
+				}
+			}
+			b.ReportMetric(float64(hits)/float64(b.N)*100, "%hit")
+		})
+	}
 }
 
 func BenchmarkWrite(b *testing.B) {

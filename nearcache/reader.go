@@ -15,9 +15,10 @@ const (
 	frontMaxEntry = 16 << 10
 
 	// touchEvery is how many front hits pass between two that the store's admission
-	// policy gets to see.
+	// policy gets to see. All loops that serve one hot key meet there.
 	touchEvery = 64
 
+	// recentBits sizes the index for Recall: 8 KiB.
 	recentBits = 10
 	recentSize = 1 << recentBits
 

@@ -19,7 +19,7 @@ func recalled(t *testing.T) *trip {
 	if l.reader.Recall(0, nearcache.Kind(l.table.Named("hgetall").ID), []byte(recalledKey), l.now()) == nil {
 		t.Fatal("it is not recalled")
 	}
-	p.ln = p.openLane(closedConn(t, l.nl))
+	p.ln = p.openLane(closedConn(t, l.nl), recalledKey)
 	return p
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
 	"cosky-proxy/nearcache"
 	"cosky-proxy/nearcache/lease"
 	"cosky-proxy/proxy/netloop"
@@ -39,6 +40,7 @@ type tripCase struct {
 	reply   string // of the backend
 	cached  bool
 	resp3   bool
+	cluster bool // of three masters; only one of them is asked
 }
 
 // tripCases are the commands that have to be cheap.
@@ -62,6 +64,7 @@ func tripCases() []tripCase {
 		{name: "HGET by a rule", command: []string{"HGET", "rule:000000000042", "field"}, reply: "$64\r\n" + value + "\r\n", cached: true},
 		{name: "GET", command: []string{"GET", "key:000000000042"}, reply: "$64\r\n" + value + "\r\n"},
 		{name: "SET", command: []string{"SET", "key:000000000042", value}, reply: resp.OK},
+		{name: "GET, cluster", command: []string{"GET", "key:000000000042"}, reply: "$64\r\n" + value + "\r\n", cluster: true},
 		{name: "HGETALL", command: []string{"HGETALL", "plain-{x}:hash"}, reply: hash},
 	}
 }
@@ -78,11 +81,15 @@ func newTrip(tb testing.TB, c tripCase) *trip {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(cache.Close)
+	topology := cluster.NewSingle(1, cluster.Standalone, &cluster.Node{Addr: "127.0.0.1:1"})
+	if c.cluster {
+		topology = threeMasters(tb)
+	}
 	srv, err := New(Options{
 		Loops:    1,
 		Logger:   slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Backend:  Backend{Mode: cluster.Standalone, Tracking: true, Version: "7.0.15"},
-		Topology: fixedTopology{cluster.NewSingle(1, cluster.Standalone, &cluster.Node{Addr: "127.0.0.1:1"})},
+		Backend:  Backend{Mode: topology.Mode, Tracking: true, Version: "7.0.15"},
+		Topology: fixedTopology{topology},
 		Clients:  ClientOptions{OutputLimit: 1 << 20, MaxInFlight: 1024, RequestBuffer: 1 << 20, MaxRequest: 1 << 20, BufferMemory: 64 << 20},
 		Upstream: UpstreamOptions{MaxPins: 16, QueueLimit: 1 << 20},
 		Cache: CacheOptions{
@@ -109,11 +116,30 @@ func newTrip(tb testing.TB, c tripCase) *trip {
 	case c.cached:
 		p.answer = bytes.Repeat(p.keep(tb, &c).AppendReply(nil, c.resp3), depth)
 	default:
-		p.ln = p.openLane(closedConn(tb, l.nl))
+		p.ln = p.openLane(closedConn(tb, l.nl), c.command[1])
 		p.replies = []byte(strings.Repeat(c.reply, depth))
 		p.answer = p.replies
 	}
 	return p
+}
+
+func threeMasters(tb testing.TB) *cluster.Topology {
+	tb.Helper()
+	var shards []cluster.Shard
+	for i := range uint16(3) {
+		const third = slot.Count / 3
+		r := slot.Range{First: i * third, Last: (i+1)*third - 1}
+		if i == 2 {
+			r.Last = slot.Count - 1
+		}
+		addr := fmt.Sprintf("127.0.0.1:%d", i+1)
+		shards = append(shards, cluster.Shard{Primary: &cluster.Node{ID: addr, Addr: addr}, Ranges: []slot.Range{r}})
+	}
+	t, err := cluster.New(1, cluster.Cluster, shards)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
 }
 
 // closedConn is a connection that takes output and sends nothing.
@@ -129,10 +155,10 @@ func closedConn(tb testing.TB, nl *netloop.Loop) *netloop.Conn {
 	return c
 }
 
-// openLane makes c the loop's lane.
-func (p *trip) openLane(c *netloop.Conn) *lane {
+// openLane makes c the loop's lane to the owner of key.
+func (p *trip) openLane(c *netloop.Conn, key string) *lane {
 	l := p.s.loop
-	n := l.shards[0]
+	n, _ := l.owner(l.target([]byte(key)).slot)
 	ln := &lane{loop: l, node: n, conn: c, ready: true, greeted: true}
 	n.opened[ln], n.shared[ln.key], n.plain[0] = struct{}{}, ln, ln
 	return ln
