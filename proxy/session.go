@@ -455,6 +455,7 @@ func (s *session) advance() {
 			break
 		}
 	}
+	s.conn.Expect(s.head != nil)
 	s.flushPushes()
 	s.progress()
 }

@@ -82,8 +82,10 @@ type Conn struct {
 	broken   error // sending failed; input may still hold the peer's last words
 	deadline *Timer
 
-	dirty        bool // on loop.dirty
-	redelivering bool // on loop.redeliver
+	dirty        bool  // on loop.dirty
+	expecting    bool  // see Expect
+	waited       uint8 // turns that the output has waited for more
+	redelivering bool  // on loop.redeliver
 	paused       bool
 	eof          bool
 	draining     bool // CloseAfterFlush was called
@@ -153,6 +155,25 @@ func (c *Conn) Dirty() {
 	}
 	c.dirty = true
 	c.loop.dirty = append(c.loop.dirty, c)
+}
+
+// Expect tells whether more output is about to follow what there is. While it is, and the loop
+// has more to read, up to maxWait turns may pass before the output is sent, so that one
+// system call takes what would have been several.
+func (c *Conn) Expect(more bool) { c.expecting = more }
+
+const (
+	maxWait     = 3
+	maxExpected = smallBuffer // larger output is sent: it is worth a system call of its own
+)
+
+// awaitsMore reports whether the output is not to be sent in this turn.
+func (c *Conn) awaitsMore() bool {
+	if !c.expecting || c.waited >= maxWait || c.draining || c.closed || c.Buffered() > maxExpected {
+		return false
+	}
+	c.waited++
+	return true
 }
 
 // Flush sends the output now, not at the end of the turn. It is worth calling when nothing

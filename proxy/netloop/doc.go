@@ -14,7 +14,8 @@
 //	inbox       functions from Post, in the order they were posted
 //	timers      AfterFunc
 //	redeliver   OnData again for connections resumed or redelivered
-//	flush       one send per connection that was marked Dirty
+//	flush       one send per connection that was marked Dirty; output that more is about to follow may
+//	            wait for it up to three turns while there is something to read, see [Conn.Expect]
 //	closes      OnClose for connections that ended during this turn
 //
 // So the replies to a whole batch of requests leave in one system call per

@@ -142,6 +142,7 @@ type Loop struct {
 	shared    []byte   // input of whichever connection is being read
 	bufs      bufferList
 	stats     Stats
+	readsSeen uint64 // stats.Reads at the end of the last turn
 	stopping  bool
 
 	// Atomic. posted is set before the bell is rung, asleep is set before
@@ -379,17 +380,30 @@ func (l *Loop) runRedeliveries() {
 	l.redeliver = dropFront(l.redeliver, n)
 }
 
+// runFlushes sends what was marked Dirty. Output that more is about to be appended to may stay
+// for a few turns, see Conn.Expect, but only while the loop is busy: a turn in which nothing
+// was read sends everything, and no loop sleeps before that.
 func (l *Loop) runFlushes() {
 	n := len(l.dirty)
+	busy := l.stats.Reads != l.readsSeen
+	l.readsSeen = l.stats.Reads
 	if n == 0 {
 		return
 	}
+	kept := 0
 	for i := range n {
 		c := l.dirty[i]
-		c.dirty = false
+		if busy && c.awaitsMore() {
+			l.dirty[kept] = c
+			kept++
+			continue
+		}
+		c.dirty, c.waited = false, 0
 		c.flush()
 	}
-	l.dirty = dropFront(l.dirty, n)
+	rest := copy(l.dirty[kept:], l.dirty[n:])
+	clear(l.dirty[kept+rest:])
+	l.dirty = l.dirty[:kept+rest]
 }
 
 // runCloses delivers the outstanding OnClose callbacks, including those that
@@ -418,6 +432,7 @@ func dropFront(list []*Conn, n int) []*Conn {
 // shutdown closes everything. Functions posted before it declares the loop
 // finished still run, so that a true from Post is a promise.
 func (l *Loop) shutdown() {
+	l.readsSeen = l.stats.Reads // nothing is waited for any more
 	l.runFlushes()
 	for _, c := range l.conns {
 		c.fail(ErrStopped)

@@ -347,6 +347,52 @@ func TestLowWaterCrossedWithinOneFlush(t *testing.T) {
 	})
 }
 
+// Output that more is about to follow waits while the loop reads, but not for long, and not at
+// all when it has nothing to read, or when there is much of it.
+func TestExpectedOutputWaitsWhileTheLoopIsBusy(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		size   int
+		busy   bool
+		expect bool
+		turns  int // that it stays
+	}{
+		{"busy", 10, true, true, maxWait},
+		{"idle", 10, false, true, 0},
+		{"nothing expected", 10, true, false, 0},
+		{"large", maxExpected + 1, true, true, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			transports(t, func(t *testing.T, e *env) {
+				nc, c := e.serve(func(*Conn) Handler { return &script{} })
+				waited := make(chan int, 1)
+				turns := -1
+				var turn func()
+				turn = func() { // once in each turn
+					if turns >= 0 && !c.dirty {
+						waited <- turns
+						return
+					}
+					turns++
+					if tt.busy {
+						e.loop.stats.Reads++
+					}
+					e.loop.Post(turn)
+				}
+				e.do(func() {
+					c.Expect(tt.expect)
+					reply(c, pattern(tt.size))
+					turn()
+				})
+				if got := recvFrom(t, waited); got != tt.turns {
+					t.Errorf("the output stayed for %d turns, want %d", got, tt.turns)
+				}
+				mustRead(t, nc, pattern(tt.size))
+			})
+		})
+	}
+}
+
 func TestPauseStopsDeliveryAndResumeLosesNothing(t *testing.T) {
 	transports(t, func(t *testing.T, e *env) {
 		const total = 32 << 20
