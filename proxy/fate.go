@@ -61,7 +61,7 @@ func (ln *lane) replaced() ending {
 // decide says what becomes of r. unsent are the queued bytes that the kernel never took, from position
 // from on.
 func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byte) {
-	written := e.written && r.off+uint64(r.size) <= from
+	written := e.written && r.off+uint64(r.size) <= from && !onlyQueued(r) && !ln.receives(r)
 	doubtful := written && !l.onlyReads(r)
 	if e.again && !doubtful && !(written && overtakable(r)) {
 		raw := r.raw
@@ -77,6 +77,12 @@ func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byt
 		return
 	}
 	l.abort(r, e.certain())
+}
+
+// receives reports whether the end of r, an upload, is still to come from its client.
+func (ln *lane) receives(r *request) bool {
+	s := ln.owner
+	return s != nil && r.sess == s && s.upload != nil && s.upload.pin == ln
 }
 
 // sendAgain sends r, which has not been executed or only reads, to the present owner of its keys, now or,
@@ -138,7 +144,16 @@ func (l *loop) onlyReads(r *request) bool {
 	if sc, ok := r.sink.(*scatter); ok {
 		cmd = sc.parent.cmd
 	}
-	return cmd != nil && (cmd.Has(command.ReadOnly) || watches(r) || l.scriptOnlyReads(r, cmd))
+	return cmd != nil && (cmd.Has(command.ReadOnly) || harmless(cmd) || watches(r) || l.scriptOnlyReads(r, cmd))
+}
+
+// harmless commands have no key, so Redis does not call them reads.
+func harmless(cmd *command.Command) bool {
+	switch cmd.Name {
+	case "ping", "echo", "time", "info", "role", "lastsave", "config|get", "command", "unwatch":
+		return true
+	}
+	return false
 }
 
 func (tx *transaction) onlyReads() bool {

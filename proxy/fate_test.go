@@ -101,6 +101,35 @@ func TestFateOfWhatWasWritten(t *testing.T) {
 	}
 }
 
+// A transaction that Redis queues itself, because the backend is in doubt, follows its keys like any other.
+func TestLiveTransactionIsRedirected(t *testing.T) {
+	var m fakeData
+	next := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string { return m.block(c, args) })
+	old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "GET":
+			return "-BUSY Redis is busy running a script.\r\n"
+		case "MULTI":
+			return "+OK\r\n"
+		case "INCR":
+			return movedTo(args[1], next.Addr)
+		case "EXEC":
+			return "-EXECABORT Transaction discarded because of previous errors.\r\n"
+		}
+		return ""
+	})
+	_, addr, _ := startFakeCluster(t, nil, old)
+	conn := clustertest.Dial(t, addr)
+	expectReply(t, conn, "GET k", "-BUSY Redis is busy running a script.\r\n")
+	conn.Send(oneWrite([]string{"MULTI"}, []string{"INCR", "k"}, []string{"INCR", "k"}, []string{"EXEC"}))
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n:1\r\n:2\r\n"} {
+		conn.Expect(want)
+	}
+	if n := old.Calls("INCR"); n < 2 {
+		t.Errorf("the transaction was not queued there: %d INCR", n)
+	}
+}
+
 // deadAddr is an address where nobody listens.
 func deadAddr(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t)) }
 

@@ -17,7 +17,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	switch {
 	case r.block != nil:
 		return r.block.intercept(l, ln, r, string(reply[1:len(reply)-2]))
-	case r.alone && !r.private:
+	case r.alone && !r.private, onlyQueued(r):
 		return false
 	}
 	line := reply[1 : len(reply)-2]

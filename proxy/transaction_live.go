@@ -46,6 +46,12 @@ func (s *session) queueLive(cmd *command.Command, raw []byte) {
 // queued takes Redis' answer to a command of a live transaction.
 type queued struct{ x *execution }
 
+// onlyQueued: the backend has been asked to queue r, not to execute it.
+func onlyQueued(r *request) bool {
+	_, is := r.sink.(queued)
+	return is
+}
+
 func (q queued) deliver(l *loop, r *request, reply []byte) {
 	switch {
 	case reply[0] != '-':
