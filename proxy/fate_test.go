@@ -101,6 +101,32 @@ func TestFateOfWhatWasWritten(t *testing.T) {
 	}
 }
 
+// What a client watches is not watched any more when the connection breaks: somebody may have changed it.
+func TestLostWatch(t *testing.T) {
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "WATCH" {
+			return "+OK\r\n"
+		}
+		return ""
+	})
+	s, conn := startSingle(t, f, nil)
+	expectReply(t, conn, "WATCH k", "+OK\r\n")
+	f.CutAll()
+	clustertest.Await(t, "the loss to be noticed", func() error {
+		if s.Stats().Pins > 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	conn.Send(oneWrite([]string{"MULTI"}, []string{"SET", "k", "v"}, []string{"EXEC"}))
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*-1\r\n"} {
+		conn.Expect(want)
+	}
+	if n := f.Calls("SET"); n > 0 {
+		t.Errorf("SET was sent %d times", n)
+	}
+}
+
 // A transaction that Redis queues itself, because the backend is in doubt, follows its keys like any other.
 func TestLiveTransactionIsRedirected(t *testing.T) {
 	var m fakeData

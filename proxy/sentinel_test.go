@@ -97,6 +97,28 @@ func TestSentinel(t *testing.T) {
 		b.more(t, 30)
 	})
 	b.finish(t, p)
+	t.Run("frozen master", func(t *testing.T) {
+		writer, blocked := clustertest.Dial(t, p.Addr), clustertest.Dial(t, p.Addr)
+		writer.Do("DEL", "counter")
+		blocked.Cmd("BLPOP", "queue", "0")
+		old := master.Load()
+		clustertest.Await(t, "a client to block", func() error {
+			if n := old.InfoField("clients", "blocked_clients"); n != "1" {
+				return errors.New(n)
+			}
+			return nil
+		})
+		old.Freeze()
+		writer.Cmd("INCR", "counter")
+		next := s.AwaitFailover(old)
+		for _, c := range []*clustertest.Conn{writer, blocked} {
+			if got := c.ReadReply(); !strings.HasPrefix(got, "-ERR cosky-proxy connection lost, fate unknown") {
+				t.Errorf("got %q", got)
+			}
+		}
+		awaitWrites(t, next)
+		outlives(t, "ch", func(message string) { conn.Do("PUBLISH", "ch", message) }, listener)
+	})
 }
 
 // A backend that wants a password: the proxy logs in on every connection before

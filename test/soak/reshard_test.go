@@ -17,6 +17,7 @@ const few = 40
 // TestReshardingByRedisCLI lets redis-cli add a node, move slots to it, rebalance, empty it and remove it while
 // clients work. Nobody sees an error, and all increments add up.
 func TestReshardingByRedisCLI(t *testing.T) {
+	t.Parallel()
 	r := startRig(t)
 	for i, c := range r.book.counters {
 		if c.shard == 0 {

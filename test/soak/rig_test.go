@@ -167,6 +167,7 @@ var blows = []blow{
 		r.c.AwaitOK()
 		r.c.MoveSlot(sl, from)
 		r.c.AwaitOK()
+		r.awaitMap(key)
 	}},
 	{"CLUSTER FAILOVER", func(r *rig, shard int) {
 		r.patience(hasty)
@@ -207,6 +208,25 @@ var blows = []blow{
 			r.succeed(shard, (*clustertest.Redis).Freeze, (*clustertest.Redis).Thaw)
 		})
 	}},
+}
+
+// awaitMap waits until the proxy knows who has a key. If the one who had it were frozen before it could say MOVED, what
+// was sent there would share its fate.
+func (r *rig) awaitMap(key string) {
+	r.t.Helper()
+	redirects := func() float64 { return r.proxy.Metric("cosky_proxy_redirects_total") }
+	clustertest.Await(r.t, "no more redirects", func() error {
+		before := redirects()
+		for range 4 { // on every loop
+			conn := clustertest.Dial(r.t, r.proxy.Addr)
+			conn.Do("GET", key)
+			conn.Close()
+		}
+		if n := redirects() - before; n > 0 {
+			return fmt.Errorf("%.0f more", n)
+		}
+		return nil
+	})
 }
 
 // succeed takes a master out, lets its replica take over, and brings it back. What it was asked after it had

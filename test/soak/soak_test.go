@@ -15,6 +15,7 @@ import (
 
 // TestSoak lets clients of a cluster work while everything happens to it that may happen.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	r := startRig(t)
 	idle := usageOf(r.proxy)
 	r.crowd.start(clients)
