@@ -97,6 +97,14 @@ func (n *node) silent(since int64) {
 			n.retire(ln)
 		}
 	}
+	n.tryOut(l.now())
+}
+
+// unanswered notes that a connection that was tried has got no answer. As that took its time, the next one
+// need not wait for long: the node, if it was only frozen, answers the one that it finds.
+func (n *node) unanswered() {
+	n.breaker.backoff = n.loop.srv.opts.Upstream.BackoffMin
+	n.unreachable(errNoAnswer)
 }
 
 // trip opens the breaker, or keeps it open for another pause. since is when the trouble began.

@@ -275,16 +275,14 @@ func (b *bundle) pass(l *loop) {
 		b.scatter(l)
 		return
 	}
+	l.begin(r, e)
+	r.raw = append(r.raw[:0], b.raw...)
 	ln, cause := l.laneTo(0, r.laneKey())
 	if cause != "" {
-		l.abort(r, cause)
+		l.detain(r, cause)
 		return
 	}
-	l.begin(r, e)
-	if l.resends {
-		r.raw = append(r.raw[:0], b.raw...)
-	}
-	ln.send(r, b.raw)
+	ln.send(r, r.raw)
 }
 
 // scatter sends it to every shard that has some of the keys.

@@ -81,6 +81,7 @@ func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
 		r := l.newRequest(nil, nil)
 		r.sink, r.db, r.resp3, r.as = a, key.db, key.resp3, key.as
 		r.limit = l.srv.opts.Clients.MaxRequest
+		r.slot, r.keyed = t.slot, true
 		n, cause := l.owner(t.slot)
 		var ln *lane
 		if cause == "" {

@@ -674,7 +674,7 @@ func (ln *lane) expire() {
 	l, n := ln.loop, ln.node
 	l.srv.opts.Topology.Refresh("timeout on " + n.addr)
 	if n.breaker.trial == ln {
-		n.unreachable(errNoAnswer)
+		n.unanswered()
 		ln.fail("")
 		return
 	}
