@@ -53,8 +53,8 @@ linear: tools ## hunt for reads that break linearizability, LONG=5m for each bac
 soak: tools ## let clients of a cluster work for LONG=10m while everything happens to it that may happen
 	$(GO) test -timeout 0 -count 1 -v ./test/soak -long $(or $(LONG),10m)
 
-staleness: tools ## measure how old cached reads are behind writes beside the proxy, LONG=10s for each fault; prints a table
-	$(GO) test -timeout 0 -count 1 -v -run 'Staleness|ProberIsNotBlind' ./test/coherence -long $(or $(LONG),10s)
+staleness: tools ## measure how old cached reads are behind writes beside the proxy, LONG=3s for each fault; prints a table
+	$(GO) test -timeout 0 -count 1 -v -run 'Staleness|ProberIsNotBlind' ./test/coherence -long $(or $(LONG),3s)
 
 commands: ## regenerate the command table from the installed Redis; REDIS='PATH PATH' names others
 	$(GO) run ./router/command/gen $(foreach program,$(REDIS),-server $(program)) -o router/command/commands.tsv

@@ -323,6 +323,7 @@ func TestOneShardIsLost(t *testing.T) {
 	topology := proxytest.FixedTo(proxytest.Shards(1, lost.Addr, other.Addr))
 	o := proxytest.Options(t, topology)
 	o.Backend.Mode, o.Cache.StaleFor, o.Cache.Rules = cluster.Cluster, time.Minute, itemRule
+	o.Upstream.Timeout = 500 * time.Millisecond // a write waits for an heir for that long
 	s, addr := proxytest.Start(t, o)
 	front := []*clustertest.Conn{clustertest.Dial(t, addr), clustertest.Dial(t, addr)}
 	c := front[0]

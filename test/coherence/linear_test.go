@@ -169,6 +169,17 @@ func (h *hunt) awaitEnough(r *rig) {
 	})
 }
 
+// readAll reads every key in every way that may be answered from memory.
+func (h *hunt) readAll(c *client) {
+	for slot := range h.slots {
+		r := h.acquire(slot)
+		for _, op := range r.kind.reads {
+			h.do(c, r, workers, op, 0)
+		}
+		h.release(r)
+	}
+}
+
 // everyOperation are the names of what clients do, with those of the kinds of keys to which they do it.
 func everyOperation() (names []string) {
 	names = append(names, flush.name)
@@ -224,6 +235,36 @@ func TestLinearizableWhileKeysBecomeHot(t *testing.T) {
 			})
 			h := newHunt(t, r.addr)
 			h.run(r, func() { r.wireFaults(h) })
+		})
+	}
+}
+
+// TestLinearizableWhileEntriesStandIn: all that is written comes by this proxy, so even what stands in for a backend
+// that is away is in order.
+func TestLinearizableWhileEntriesStandIn(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := startDirect(t, mode, durable, ruled(mode), func(o *proxy.Options) { o.Cache.StaleFor = time.Minute })
+			h := newHunt(t, r.addr)
+			c := h.dial(3)
+			h.run(r, func() {
+				h.fault("away", func() int {
+					release := h.holdWrites() // what may have been executed would void what it may have changed
+					hits := r.server.Stats().Hits
+					h.some(func() int { h.readAll(c); return int(r.server.Stats().Hits - hits) })
+					r.redis.Stop()
+					before := r.server.Stats().StaleHits
+					h.some(func() int { h.readAll(c); return int(r.server.Stats().StaleHits - before) })
+					release()
+					rest()
+					n := r.server.Stats().StaleHits - before
+					r.redis.Restart()
+					return int(n)
+				})
+				time.Sleep(staleness)
+			})
 		})
 	}
 }

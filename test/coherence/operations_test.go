@@ -548,7 +548,7 @@ func undone(err error) bool {
 	if errors.As(err, &certain) {
 		return true
 	}
-	for _, p := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "EXECABORT", "BUSY ", "ERR no such key", "ERR Function not found"} {
+	for _, p := range []string{"NOSCRIPT", "LOADING", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "EXECABORT", "BUSY ", "ERR no such key", "ERR Function not found", "ERR cosky-proxy cannot reach"} {
 		if strings.HasPrefix(err.Error(), p) {
 			return true
 		}

@@ -48,9 +48,22 @@ func startStandalone(t *testing.T, mode proxy.Invalidation, args []string, chang
 	r := &rig{t: t, uses: usesOf(mode), redis: clustertest.StartRedis(t, args...)}
 	wire := proxytest.StartRelay(t, r.redis.Addr)
 	r.relays = map[*clustertest.Redis]*proxytest.Relay{r.redis: wire}
-	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{wire.Addr}}, with(mode, change))
-	r.server, r.addr = p.Server, p.Addr
+	r.startProxy(wire.Addr, with(mode, change))
 	return r
+}
+
+// startDirect does without the relay: a port where nobody listens refuses connections, which a relay cannot.
+func startDirect(t *testing.T, mode proxy.Invalidation, args []string, change ...func(*proxy.Options)) *rig {
+	t.Helper()
+	r := &rig{t: t, uses: usesOf(mode), redis: clustertest.StartRedis(t, args...)}
+	r.startProxy(r.redis.Addr, with(mode, change))
+	return r
+}
+
+func (r *rig) startProxy(backend string, change func(*proxy.Options)) {
+	r.t.Helper()
+	p := proxytest.StartDiscovered(r.t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{backend}}, change)
+	r.server, r.addr = p.Server, p.Addr
 }
 
 func startCluster(t *testing.T, mode proxy.Invalidation, change ...func(*proxy.Options)) *rig {
