@@ -86,6 +86,9 @@ func (e *Entry) Label() uint16 { return e.label }
 // Size returns the most bytes that AppendReply appends.
 func (e *Entry) Size() int { return int(e.size) }
 
+// Ends returns when what the entry shows ends by itself (mono nanoseconds): see Outlive.
+func (e *Entry) Ends() int64 { return e.ends }
+
 // Until returns when the entry ends at the latest (mono nanoseconds).
 func (e *Entry) Until() int64 { return e.until }
 

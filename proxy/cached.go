@@ -17,27 +17,28 @@ import (
 // curator of its key, that loop sends it, see errand.
 type fetch struct {
 	nearcache.Fetch
-	question nearcache.Question
-	read     *read
-	shape    nearcache.Shape
-	policy   policy
-	next     *fetch          // another one of the same key
-	raw      []byte          // the read, for those who have to repeat it
-	grounds  [3]*lease.Lease // what its Leases will be
-	sentAt   int64
-	until    int64 // no entry of it lives longer
-	waiters  fifo
-	errands  []errand
-	onEnd    []func(reply []byte) // told when it is over; nil: there is no reply
-	parts    []part
-	lane     *lane  // nil: of another loop
-	missing  int    // replies to come
-	body     []byte // the read's reply
-	pttl     int64  // PTTL's
-	fields   fieldExpiry
-	failed   bool // it was an error, or too long, or it is not known until when it holds
-	tooBig   bool
-	landed   bool // the read's reply has arrived: later invalidations are about later changes
+	question  nearcache.Question
+	read      *read
+	shape     nearcache.Shape
+	policy    policy
+	next      *fetch          // another one of the same key
+	raw       []byte          // the read, for those who have to repeat it
+	grounds   [3]*lease.Lease // what its Leases will be
+	startedAt int64           // when it was asked for first; of another loop's answer: see outcome
+	sentAt    int64           // by the curator, the same if that is its loop
+	until     int64           // no entry of it lives longer
+	waiters   fifo
+	errands   []errand
+	onEnd     []func(reply []byte) // told when it is over; nil: there is no reply
+	parts     []part
+	lane      *lane  // nil: of another loop
+	missing   int    // replies to come
+	body      []byte // the read's reply
+	pttl      int64  // PTTL's
+	fields    fieldExpiry
+	failed    bool // it was an error, or too long, or it is not known until when it holds
+	tooBig    bool
+	landed    bool // the read's reply has arrived: later invalidations are about later changes
 }
 
 // fetches are the fetches of a loop in flight, by their key, the newest first.
@@ -240,7 +241,7 @@ func (l *loop) startFetch(like *fetch) *fetch {
 	if l.cache.Refused(&like.question, l.now()) {
 		return nil
 	}
-	f := &fetch{question: like.question, read: like.read, shape: like.shape, policy: like.policy, raw: like.raw}
+	f := &fetch{question: like.question, read: like.read, shape: like.shape, policy: like.policy, raw: like.raw, startedAt: l.now()}
 	curator := l.curator(&f.policy, f.question.Key)
 	if curator == l && !f.prepare(l) || !f.begin(l) {
 		return nil
@@ -441,7 +442,7 @@ func (f *fetch) land(l *loop) {
 	}
 	e.SetLabel(l.groundsOf(f))
 	filled := l.cache.Fill(&f.Fetch, e)
-	f.report(outcome{entry: e, filled: filled})
+	f.report(outcome{entry: e, asked: f.startedAt, filled: filled})
 	f.hand(l, e, filled)
 }
 
@@ -456,8 +457,29 @@ func (f *fetch) hand(l *loop, e *nearcache.Entry, filled bool) {
 	}
 	f.share(l, e)
 	for waiters.head != nil {
-		l.deliverEntry(waiters.pop(), e)
+		if r := waiters.pop(); f.tooLateFor(r, e) {
+			l.askLater(r, f)
+		} else {
+			l.deliverEntry(r, e)
+		}
 	}
+}
+
+// tooLateFor reports whether r has joined when what e shows may have expired already. That is no change that
+// anybody reports here, so the fetch was Current. Who was there when it was sent takes what it brings.
+func (f *fetch) tooLateFor(r *request, e *nearcache.Entry) bool {
+	return r.sess != nil && r.sentAt > f.startedAt && r.sentAt > e.Ends()
+}
+
+// askLater has r ask again. Its client may wait for a later fetch of the question as well, which was sent after r came,
+// and must not be answered with something older there.
+func (l *loop) askLater(r *request, f *fetch) {
+	if g, _ := l.fetches.of(&f.question); g != nil {
+		r.sess.fetching++
+		g.waiters.pushFront(r)
+		return
+	}
+	l.askAgain(r, f)
 }
 
 // leave empties the fetch of those who wait for it.
@@ -492,6 +514,8 @@ func (f *fetch) lose(l *loop, waiters fifo, e *nearcache.Entry) {
 		switch {
 		case r.sess == nil:
 			l.release(r)
+		case r.overtaken && f.tooLateFor(r, e):
+			l.askLater(r, f)
 		case r.overtaken:
 			if !bumped {
 				l.cache.Bump(l.cache.StripeOf(f.question.Hash()))

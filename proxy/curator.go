@@ -50,6 +50,7 @@ type errand struct {
 // outcome is what a fetch has brought.
 type outcome struct {
 	entry  *nearcache.Entry // nil: nothing to keep
+	asked  int64            // when Redis was asked for it, or it was found to be valid (mono)
 	filled bool             // it may be delivered, see nearcache.Cache.Fill
 	body   []byte           // without an entry: an error for those who wait, if any
 }
@@ -74,7 +75,7 @@ func (l *loop) run(e errand, fresh bool) {
 	q := &e.of.question
 	if !fresh {
 		if kept := l.reader.Get(q, l.now()); kept != nil {
-			e.report(outcome{entry: kept, filled: true})
+			e.report(outcome{entry: kept, asked: l.now(), filled: true})
 			return
 		}
 	}
@@ -115,6 +116,7 @@ func (e errand) report(o outcome) {
 			f.ended()
 			return
 		}
+		f.startedAt = o.asked
 		f.hand(l, o.entry, o.filled)
 		f.ended()
 	})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,4 +144,58 @@ func TestFieldsExpireInMemoryToo(t *testing.T) {
 		}
 	}
 	t.Error("the field does not expire")
+}
+
+// TestJoinedAfterTheExpiry: who asks when the key has expired is not answered by a read that was executed before, although
+// it is still on its way.
+func TestJoinedAfterTheExpiry(t *testing.T) {
+	for _, loops := range []int{1, 2} {
+		var gets atomic.Int32
+		read, release := make(chan struct{}), make(chan struct{})
+		f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			switch {
+			case args[0] == "GET" && args[1] == "rs" && gets.Add(1) == 1:
+				close(read)
+				<-release
+				return "$1\r\nv\r\n"
+			case args[0] == "GET":
+				return "_\r\n"
+			case args[0] == "PTTL" && args[1] == "rs" && gets.Load() == 1:
+				return ":1\r\n"
+			case args[0] == "PTTL":
+				return ":-2\r\n"
+			}
+			return ""
+		})
+		s, addr := proxytest.Start(t, func() proxy.Options {
+			o := proxytest.Options(t, proxytest.Single(f.Addr))
+			keepAll(&o)
+			o.Loops, o.Cache.MaxStaleness = loops, 10*time.Second
+			return o
+		}())
+		early, late := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+		for _, c := range []*clustertest.Conn{early, late} {
+			c.Do("HELLO", "3")
+			clustertest.Await(t, "a fetch connection", func() error {
+				before := s.Stats().Misses
+				if c.Do("GET", "rother"); s.Stats().Misses == before && s.Stats().Hits == 0 {
+					return errors.New("there is none yet")
+				}
+				return nil
+			})
+		}
+		early.Cmd("GET", "rs")
+		<-read
+		joined, misses := s.Stats().Joined, s.Stats().Misses
+		late.Cmd("GET", "rs")
+		clustertest.Await(t, "the second read", func() error {
+			if s.Stats().Misses == misses || loops == 1 && s.Stats().Joined == joined {
+				return errors.New("it has not come")
+			}
+			return nil
+		})
+		close(release)
+		early.Expect("$1\r\nv\r\n")
+		late.Expect("_\r\n")
+	}
 }

@@ -148,6 +148,15 @@ func (q *fifo) push(r *request) {
 	q.len++
 }
 
+// pushFront puts r before all others.
+func (q *fifo) pushFront(r *request) {
+	if r.laneNext = q.head; q.head == nil {
+		q.tail = r
+	}
+	q.head = r
+	q.len++
+}
+
 func (q *fifo) pop() *request {
 	r := q.head
 	q.head = r.laneNext
