@@ -17,7 +17,8 @@
 // blocking commands (pin.go, unblock.go, wait.go), Pub/Sub (subscribe.go, publish.go;
 // hub.go shares subscriptions, feed.go is a connection that has them, roster.go counts
 // clients), scripts (scripts.go), INFO (info.go), commands split or sent to every shard
-// (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
+// (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). What clients may
+// occupy is in budget.go and bulk.go, how many commands they may send in throttle.go. Replies that speak of the
 // backend's state are followed up in redirect.go. Which commands there are the backend
 // says (vocabulary.go, inquiry.go). The near-cache is used in cached.go: what can be kept
 // (reads.go), for how long when fields expire (fieldexpiry.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go);

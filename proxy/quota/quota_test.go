@@ -68,8 +68,10 @@ func TestRateIsShared(t *testing.T) {
 func TestInFlight(t *testing.T) {
 	b := New([]Rule{{Per: User, InFlight: 2}}, 100)
 	m := b.Meter(User, []byte("app"))
-	if m.Enter() != Granted || m.Enter() != Granted || m.Enter() != TooMany || m.Enter() != TooMany {
-		t.Error("want two at once")
+	for i, want := range []Verdict{Granted, Granted, TooMany, TooMany} {
+		if got := m.Enter(); got != want {
+			t.Errorf("command %d: got %d, want two at once", i, got)
+		}
 	}
 	m.Leave()
 	if m.Enter() != Granted || m.Enter() != TooMany {
