@@ -10,12 +10,12 @@ import (
 
 // adopt puts the nodes of prev that did not change in the place of their equals
 // in shards, and gives the others leases (unless vouched is false: then no node
-// needs one). changed tells whether anything differs from prev; gone are the
+// needs one), and pulses if they are wanted. changed tells whether anything differs from prev; gone are the
 // nodes of prev that are in shards no more, whose leases must end.
 //
 // A node whose lease was revoked never stays: entries that point to the old lease
 // are void for ever, new ones need a new lease.
-func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched bool) (changed bool, gone []*cluster.Node) {
+func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched, pulses bool) (changed bool, gone []*cluster.Node) {
 	type place struct {
 		node    *cluster.Node
 		primary bool
@@ -30,12 +30,12 @@ func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched bool) (change
 			}
 		}
 	}
-	keep := func(n *cluster.Node, primary bool, ranges []slot.Range) *cluster.Node {
+	keep := func(n *cluster.Node, primary bool, ranges []slot.Range, anew bool) *cluster.Node {
 		b, known := before[n.ID]
 		if known && n.Version == "" {
 			n.Version = b.node.Version
 		}
-		if known && same(b.node, n) && b.primary == primary && slices.Equal(b.ranges, ranges) {
+		if known && !anew && same(b.node, n) && b.primary == primary && slices.Equal(b.ranges, ranges) {
 			delete(before, n.ID)
 			return b.node
 		}
@@ -43,13 +43,19 @@ func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched bool) (change
 		if vouched {
 			n.Vouch = new(lease.Lease)
 		}
+		if pulses {
+			n.Pulse = cluster.NewPulse()
+		}
 		return n
 	}
 	for i := range shards {
 		s := &shards[i]
-		s.Primary = keep(s.Primary, true, s.Ranges)
+		found := s.Primary
+		s.Primary = keep(found, true, s.Ranges, false)
+		// What replicas were proven to have was what the shard had. It may have got more slots since.
+		anew := pulses && s.Primary == found
 		for j := range s.Replicas {
-			s.Replicas[j] = keep(s.Replicas[j], false, nil)
+			s.Replicas[j] = keep(s.Replicas[j], false, nil, anew)
 		}
 	}
 	for _, b := range before {
@@ -67,6 +73,6 @@ func same(old, n *cluster.Node) bool {
 // sameShape tells whether the shards consist of the same nodes as those of prev.
 func sameShape(prev *cluster.Topology, shards []cluster.Shard) bool {
 	return prev != nil && slices.EqualFunc(prev.Shards, shards, func(a, b cluster.Shard) bool {
-		return a.Primary == b.Primary && slices.Equal(a.Replicas, b.Replicas)
+		return a.Primary == b.Primary && a.Moving == b.Moving && slices.Equal(a.Replicas, b.Replicas)
 	})
 }

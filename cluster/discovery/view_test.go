@@ -234,7 +234,7 @@ func TestAdopt(t *testing.T) {
 		}
 	}
 	first := shards("7", 99)
-	if changed, gone := adopt(nil, first, true); !changed || len(gone) != 0 {
+	if changed, gone := adopt(nil, first, true, false); !changed || len(gone) != 0 {
 		t.Fatalf("the first topology: changed %v, gone %v", changed, gone)
 	}
 	prev, err := cluster.New(1, cluster.Cluster, first)
@@ -247,40 +247,40 @@ func TestAdopt(t *testing.T) {
 	}
 
 	equal := shards("", 99) // the version is not known for the moment
-	if changed, gone := adopt(prev, equal, true); changed || len(gone) != 0 || equal[0].Primary != a || equal[0].Replicas[0] != r {
+	if changed, gone := adopt(prev, equal, true, false); changed || len(gone) != 0 || equal[0].Primary != a || equal[0].Replicas[0] != r {
 		t.Errorf("an equal topology: changed %v, gone %v", changed, gone)
 	}
 
 	fewer := shards("7", 98)
-	if changed, gone := adopt(prev, fewer, true); !changed || !slices.Equal(gone, []*cluster.Node{a}) || fewer[0].Primary == a || fewer[1].Primary != b || fewer[0].Replicas[0] != r {
+	if changed, gone := adopt(prev, fewer, true, false); !changed || !slices.Equal(gone, []*cluster.Node{a}) || fewer[0].Primary == a || fewer[1].Primary != b || fewer[0].Replicas[0] != r {
 		t.Errorf("a slot left a: changed %v, gone %v", changed, gone)
 	}
 
 	newer := shards("8", 99)
-	if changed, gone := adopt(prev, newer, true); !changed || !slices.Equal(gone, []*cluster.Node{a}) {
+	if changed, gone := adopt(prev, newer, true, false); !changed || !slices.Equal(gone, []*cluster.Node{a}) {
 		t.Errorf("a was upgraded: changed %v, gone %v", changed, gone)
 	}
 
 	one := shards("7", 99)[:1]
-	if changed, gone := adopt(prev, one, true); !changed || !slices.Equal(gone, []*cluster.Node{b}) {
+	if changed, gone := adopt(prev, one, true, false); !changed || !slices.Equal(gone, []*cluster.Node{b}) {
 		t.Errorf("b left: changed %v, gone %v", changed, gone)
 	}
 
 	moved := shards("7", 99)
 	moved[0].Replicas, moved[1].Replicas = nil, moved[0].Replicas
-	if changed, gone := adopt(prev, moved, true); !changed || len(gone) != 0 {
+	if changed, gone := adopt(prev, moved, true, false); !changed || len(gone) != 0 {
 		t.Errorf("a replica changed sides: changed %v, gone %v", changed, gone)
 	}
 
 	promoted := shards("7", 99)
 	promoted[0].Primary, promoted[0].Replicas[0] = promoted[0].Replicas[0], promoted[0].Primary
-	if changed, gone := adopt(prev, promoted, true); !changed || len(gone) != 2 || promoted[0].Primary == r {
+	if changed, gone := adopt(prev, promoted, true, false); !changed || len(gone) != 2 || promoted[0].Primary == r {
 		t.Errorf("the replica was promoted: changed %v, gone %v", changed, gone)
 	}
 
 	b.Vouch.Revoke()
 	revoked := shards("7", 99)
-	if changed, gone := adopt(prev, revoked, true); !changed || !slices.Equal(gone, []*cluster.Node{b}) || revoked[1].Primary.Vouch == b.Vouch {
+	if changed, gone := adopt(prev, revoked, true, false); !changed || !slices.Equal(gone, []*cluster.Node{b}) || revoked[1].Primary.Vouch == b.Vouch {
 		t.Errorf("b's lease was revoked: changed %v, gone %v", changed, gone)
 	}
 }
@@ -348,9 +348,54 @@ func FuzzParseNodes(f *testing.F) {
 		if len(shards) == 0 {
 			return
 		}
-		adopt(nil, shards, true)
+		adopt(nil, shards, true, false)
 		if _, err := cluster.New(1, cluster.Cluster, shards); err != nil {
 			t.Errorf("%q makes an invalid topology: %v", reply, err)
 		}
 	})
+}
+
+func TestHistory(t *testing.T) {
+	h := &history{lag: 100}
+	reached := func(offset, sent, want int64) {
+		t.Helper()
+		at, ok := h.reached(offset, sent)
+		if !ok {
+			at = -1
+		}
+		if at != want {
+			t.Errorf("a replica at %d is good until %d, want %d", offset, at, want)
+		}
+	}
+	reached(5, 10, -1) // nothing is known yet
+	h.note(sample{sent: 10, offset: 5})
+	h.note(sample{sent: 50, offset: 7})
+	reached(4, 60, -1)
+	reached(5, 60, 10)
+	reached(6, 60, 10)
+	reached(9, 60, 50) // written since: more than can be proven
+	h.note(sample{sent: 120, offset: 7})
+	reached(6, 130, -1) // the sample of 10 is too old to be of use
+	reached(7, 130, 120)
+	h.miss() // then the replica has all there is
+	reached(7, 900, 900)
+	reached(6, 900, -1)
+	h.note(sample{sent: 910, offset: 8})
+	reached(7, 920, -1)
+}
+
+func TestParseReplication(t *testing.T) {
+	for text, want := range map[string]replication{
+		"role:master\r\nslave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0\r\nslave1:ip=::1,port=7,state=wait_bgsave,offset=0,lag=0\r\nslave2:ip=10.0.0.3,port=0,state=online\r\nmaster_repl_offset:42\r\n": {
+			primary: true, offset: 42, slaves: []string{"10.0.0.2:6379", "[::1]:7"},
+		},
+		"role:slave\r\nmaster_sync_in_progress:1\r\nslave_read_repl_offset:9\r\nslave_repl_offset:7\r\nslave_priority:100\r\nmaster_repl_offset:9\r\n": {syncing: true, offset: 7},
+	} {
+		if got, err := parseReplication(reply{val: text}); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	if _, err := parseReplication(reply{val: "role:slave\r\n"}); err == nil {
+		t.Error("a replica without an offset is taken")
+	}
 }
