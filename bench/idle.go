@@ -13,7 +13,7 @@ import (
 const (
 	idleConnections = 10_000
 	idleTitle       = "idle connections"
-	idleTime        = time.Second // that the CPU use of idle connections is watched for
+	idleTime        = time.Second // that the CPU use of idle connections is watched for, after as much to come to rest
 
 	maxIdleMemory = 25 << 20 // promised, see issue 6; bytes above those without connections
 )
@@ -79,20 +79,18 @@ func (h *holding) measure(ctx context.Context, p *process) error {
 		return err
 	}
 	defer release()
-	before, err := p.cpu()
-	if err != nil {
-		return err
+	var at [2]time.Duration
+	for i := range at {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(idleTime):
+		}
+		if at[i], err = p.cpu(); err != nil {
+			return err
+		}
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(idleTime):
-	}
-	after, err := p.cpu()
-	if err != nil {
-		return err
-	}
-	h.cpu = time.Duration(float64(after-before) / idleTime.Seconds())
+	h.cpu = time.Duration(float64(at[1]-at[0]) / idleTime.Seconds())
 	h.after, err = p.rss()
 	return err
 }

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
+	"cosky-proxy/cluster/slot"
 	"cosky-proxy/lua"
 )
 
@@ -223,17 +226,24 @@ func seedCommands(tag string) [][]string {
 	return append(commands, seedInstances(tag)...)
 }
 
-// seedScript is the whole data set as lines for redis-cli.
+// seedScript is the whole data set as lines for redis-cli, in the order of their slots, so that
+// few of them are redirected.
 func seedScript() string {
-	var b strings.Builder
+	var commands [][]string
 	for _, s := range []size{small, medium, large} {
 		value := s.value()
 		for i := range s.keys {
 			key := strings.ReplaceAll(s.key(), "__rand_int__", fmt.Sprintf("%012d", i))
-			fmt.Fprintf(&b, "SET %s %s\nSET key:%s:%s %s\n", key, value, firstTag, strings.TrimPrefix(key, "key:"), value)
+			commands = append(commands, []string{"SET", key, value},
+				[]string{"SET", "key:" + firstTag + ":" + strings.TrimPrefix(key, "key:"), value})
 		}
 	}
-	for _, command := range append(seedCommands(spreadTag), seedCommands(firstTag)...) {
+	commands = slices.Concat(commands, seedCommands(spreadTag), seedCommands(firstTag))
+	slices.SortStableFunc(commands, func(a, b []string) int {
+		return cmp.Compare(slot.Of([]byte(a[1])), slot.Of([]byte(b[1])))
+	})
+	var b strings.Builder
+	for _, command := range commands {
 		b.WriteString(strings.Join(command, " "))
 		b.WriteByte('\n')
 	}

@@ -255,8 +255,20 @@ func (ln *lane) send(r *request, raw []byte) {
 		ln.pending = append(ln.pending, raw...)
 		return
 	}
-	ln.conn.Out = append(ln.conn.Reserve(len(raw)), raw...)
+	ln.append(raw)
+}
+
+// worthSending is how much output is not kept for the end of the turn: one system call more
+// costs less than a buffer for what all clients send at once.
+const worthSending = 64 << 10
+
+// append adds to what is sent to the backend.
+func (ln *lane) append(b []byte) {
+	ln.conn.Out = append(ln.conn.Reserve(len(b)), b...)
 	ln.conn.Dirty()
+	if ln.conn.Buffered() >= worthSending {
+		ln.conn.Flush()
+	}
 }
 
 // backlog is the number of queued bytes the backend has not taken yet.

@@ -74,8 +74,9 @@ type loop struct {
 	keys   []int
 	lanes  []*lane
 	merged []byte     // a reply that was made of several
-	free   []*request // for newRequest: taking one need not look into it, which is out of the processor's caches after a long pipeline
+	free   []*request // for newRequest
 
+	freeBytes   int // of their buffers
 	splitter    router.Splitter
 	scatters    *scatter // free ones
 	scattersLen int

@@ -257,6 +257,31 @@ func TestManySlowUploads(t *testing.T) {
 	})
 }
 
+// TestHugeRequestsAreStreamedAtOnce: what will outgrow request_buffer is not collected up to it first.
+func TestHugeRequestsAreStreamedAtOnce(t *testing.T) {
+	onTransports(t, func(t *testing.T, transport netloop.Transport) {
+		behind := clustertest.StartRedis(t)
+		o := strict(t, behind, transport)
+		o.Clients.RequestBuffer = 1 << 20
+		s, addr := proxytest.Start(t, o)
+		const size, first = 2 << 20, 512 << 10
+		value := strings.Repeat("v", size)
+		c := clustertest.Dial(t, addr)
+		c.Send(fmt.Sprintf("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n%s", size, value[:first]))
+		clustertest.Await(t, "half of what may be collected to be passed on", func() error {
+			if st := s.Stats(); st.BytesIn < first || st.BufferBytes > first/4 {
+				return fmt.Errorf("%d bytes of %d are held", st.BufferBytes, st.BytesIn)
+			}
+			return nil
+		})
+		c.Send(value[first:] + "\r\n")
+		c.Expect("+OK\r\n")
+		if n := behind.Do("STRLEN", "k"); n != int64(size) {
+			t.Errorf("the value has %v bytes, want %d", n, size)
+		}
+	})
+}
+
 // TestLimitsFollowTheBudget: a client that connected before memory became tight, and
 // reads as fast as it can, is neither slowed down to the timer nor cut off.
 func TestLimitsFollowTheBudget(t *testing.T) {

@@ -80,16 +80,19 @@ type touch struct {
 	write  bool // a write in flight; otherwise the reply may reveal the key's state
 }
 
-// maxKept and maxTouches bound the capacity of what a pooled request keeps: bytes of a buffer, and touches.
+// What pooled requests keep is bounded: what a burst needed is given back.
 const (
-	maxKept    = 4 << 10
-	maxTouches = maxKept / 8
+	maxFreeRequests = 8192
+	maxFreeBytes    = 8 << 20  // of their buffers together
+	maxKept         = 16 << 10 // capacity of one buffer
+	maxTouches      = 512
 )
 
 func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	var r *request
 	if last := len(l.free) - 1; last >= 0 {
 		r, l.free = l.free[last], l.free[:last]
+		l.freeBytes -= cap(r.buf) + cap(r.raw)
 	} else {
 		r = new(request)
 	}
@@ -124,13 +127,15 @@ func (l *loop) release(r *request) {
 		touches = nil
 	}
 	*r = request{buf: buf[:0], raw: raw[:0], touches: touches[:0]}
-	if len(l.free) < maxFreeRequests {
-		l.free = append(l.free, r)
+	if len(l.free) >= maxFreeRequests {
+		return
 	}
+	if l.freeBytes+cap(r.buf)+cap(r.raw) > maxFreeBytes {
+		r.buf, r.raw = nil, nil
+	}
+	l.freeBytes += cap(r.buf) + cap(r.raw)
+	l.free = append(l.free, r)
 }
-
-// maxFreeRequests bounds the pool: what a burst needed is given back.
-const maxFreeRequests = 8192
 
 // fifo is an intrusive queue of requests linked by laneNext.
 type fifo struct {

@@ -76,7 +76,8 @@ func (sc *scatter) collect(parent *request, merge router.Merge) {
 const (
 	maxFreeScatters = 1024
 	maxKeptKeys     = 256     // what larger commands needed is not kept
-	maxKeptMerge    = 1 << 16 // capacity
+	maxKeptStore    = 4 << 10 // capacity, as the next
+	maxKeptMerge    = 1 << 16
 )
 
 // recycle takes a divided scatter back. Nobody may hold it any more.
@@ -85,7 +86,7 @@ func (l *loop) recycle(sc *scatter) {
 		return
 	}
 	parts, store, replies := sc.parts, sc.store[:0], sc.answers.Replies
-	if cap(store) > maxKept {
+	if cap(store) > maxKeptStore {
 		store = nil
 	}
 	clear(replies) // an earlier store may be behind them

@@ -191,7 +191,7 @@ func (s *session) next(b []byte) int {
 		if l.budgetAgain(); s.closed || s.closing {
 			return len(b)
 		}
-		if len(b) < l.limits.request {
+		if max(int64(len(b)), s.parser.Least()) < int64(l.limits.request) {
 			return 0
 		}
 		return s.beginUpload(b)

@@ -16,7 +16,7 @@ type upload struct {
 }
 
 // beginUpload is called with the beginning of an incomplete request that has
-// outgrown request_buffer. It returns how much of b it has taken: all of it when
+// outgrown request_buffer, or is going to. It returns how much of b it has taken: all of it when
 // the request is streamed, nothing when the request has to be held (or to wait).
 func (s *session) beginUpload(b []byte) int {
 	l := s.loop
@@ -172,6 +172,5 @@ func (ln *lane) extend(b []byte) {
 		ln.pending = append(ln.pending, b...)
 		return
 	}
-	ln.conn.Out = append(ln.conn.Reserve(len(b)), b...)
-	ln.conn.Dirty()
+	ln.append(b)
 }

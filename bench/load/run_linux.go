@@ -275,10 +275,11 @@ func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
 			return nil, err
 		}
 		held = append(held, fd)
-		_, err = syscall.Write(fd, []byte("*1\r\n$4\r\nPING\r\n"))
+		_, err = undisturbed(func() (int, error) { return syscall.Write(fd, []byte("*1\r\n$4\r\nPING\r\n")) })
 		if err == nil {
 			var got int
-			if got, err = syscall.Read(fd, reply); err == nil && (got == 0 || reply[0] != '+') {
+			got, err = undisturbed(func() (int, error) { return syscall.Read(fd, reply) })
+			if err == nil && (got == 0 || reply[0] != '+') {
 				err = fmt.Errorf("the server answers %q to PING", reply[:got])
 			}
 		}
@@ -306,13 +307,24 @@ func connect(addr syscall.Sockaddr) (int, error) {
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &timeout), // of connect, too
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &timeout),
 		syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1),
-		syscall.Connect(fd, addr),
 	)
-	if err != nil {
+	if err == nil {
+		_, err = undisturbed(func() (int, error) { return 0, syscall.Connect(fd, addr) })
+	}
+	if err != nil && err != syscall.EISCONN { // a signal came while it was connecting
 		_ = syscall.Close(fd)
 		return -1, fmt.Errorf("cannot connect: %w", err)
 	}
 	return fd, nil
+}
+
+// undisturbed repeats a blocking call that one of the Go runtime's signals has interrupted.
+func undisturbed(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != syscall.EINTR {
+			return n, err
+		}
+	}
 }
 
 func sockaddr(a *net.TCPAddr) syscall.Sockaddr {

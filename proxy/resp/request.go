@@ -243,6 +243,15 @@ func (p *Parser) Partial(buf []byte, req *Request) (declared int) {
 	return int(p.total)
 }
 
+// Least returns how long the request will at least be for which Next returned 0, as far as
+// its headers tell.
+func (p *Parser) Least() int64 {
+	if p.phase != inBody {
+		return int64(p.pos)
+	}
+	return int64(p.pos) + p.bulk + 2
+}
+
 // BeginSkim switches to streaming through the rest of the current multibulk
 // request, for which Next has just returned 0 given buf: all of buf belongs to
 // it and may be forgotten. Skim takes what follows.

@@ -315,6 +315,28 @@ func TestPartial(t *testing.T) {
 	}
 }
 
+// What a request will at least be is known as soon as a header has said so, and never too much.
+func TestLeast(t *testing.T) {
+	const set = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n"
+	for end := range len(set) {
+		var p Parser
+		if n, err := p.Next([]byte(set[:end]), nil, new(Request)); n != 0 || err != nil {
+			t.Fatalf("Next(%q) = %d, %v", set[:end], n, err)
+		}
+		least := p.Least()
+		if least > int64(len(set)) {
+			t.Errorf("after %q: at least %d bytes, but there are %d", set[:end], least, len(set))
+		}
+		if end >= len(set)-len("value\r\n") && least != int64(len(set)) {
+			t.Errorf("after %q: at least %d bytes, want %d", set[:end], least, len(set))
+		}
+	}
+	var inline Parser
+	if inline.Next([]byte("GET k"), nil, new(Request)); inline.Least() != 0 {
+		t.Errorf("an inline command will have at least %d bytes", inline.Least())
+	}
+}
+
 func TestProtocolErrorReply(t *testing.T) {
 	var p Parser
 	var req Request
