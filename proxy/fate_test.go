@@ -383,7 +383,7 @@ func TestFullQueueIsAnError(t *testing.T) {
 		}
 		return ""
 	})
-	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	defer close(release)
 	s, conn := startSingle(t, f, func(o *proxy.Options) {
 		o.Upstream.QueueLimit, o.Upstream.QueueTimeout, o.Upstream.Timeout = 256<<10, 200*time.Millisecond, time.Hour
 		o.Clients.MaxInFlight = 100_000
