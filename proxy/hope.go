@@ -45,7 +45,7 @@ func (n *node) hope(now int64) {
 	if len(n.hoping) == 0 {
 		return
 	}
-	if !n.hopeful(now) {
+	if !n.hopeful(now) || n.loop.srv.opts.Cache.StaleFor > 0 && n.lost(now) { // or an entry may stand in now
 		n.wake()
 		return
 	}
