@@ -50,6 +50,7 @@ func TestTLS(t *testing.T) {
 				t.Errorf("a large value came back as %d bytes", len(got))
 			}
 			expectReply(t, c, "WATCH k1", "+OK\r\n")
+			expectReply(t, c, "UNWATCH", "+OK\r\n")
 			expectReply(t, c, "BLPOP nosuch 0.01", "*-1\r\n")
 
 			c.Do("HSET", "ns:cfg:a", "data", "1")

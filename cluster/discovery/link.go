@@ -21,6 +21,7 @@ import (
 var (
 	errBusy    = errors.New("it has not answered an earlier question yet")
 	errRetired = errors.New("the connection is not wanted any more")
+	errHungUp  = unreachable{errors.New("it hangs up without a word, as a port does where TLS is spoken (rediss:)")}
 
 	errPassword         = errors.New("it needs a password")
 	errDataPassword     = fmt.Errorf("%w: set upstream.password or put it into the URL", errPassword)
@@ -159,6 +160,9 @@ func (l *link) connect(ctx context.Context, timeout time.Duration) error {
 	l.client = redis.NewClient(options)
 	l.conn = l.client.Conn()
 	replies, err := l.exchange(ctx, [][]any{{"HELLO", 3}, {"CLIENT", "TRACKING", "OFF"}, {"INFO", "server"}})
+	if errors.Is(err, io.EOF) && !l.login.dialer.Encrypted() {
+		return errHungUp
+	}
 	if err != nil {
 		return err
 	}
