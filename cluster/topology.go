@@ -68,6 +68,10 @@ type Node struct {
 	// changes or may have changed; the next topology then brings a new Node. Any
 	// goroutine that learns of a change first (a MOVED reply) may revoke it.
 	Vouch *lease.Lease
+
+	// Pulse tells whether the server is fit for reads of clients that do not insist on the
+	// primary. nil: nobody looks, because none of them may be served by a replica.
+	Pulse *Pulse
 }
 
 // Vouched reports whether cached values of this node may be served at now (mono
@@ -77,8 +81,9 @@ func (n *Node) Vouched(now int64) bool { return n.Vouch == nil || n.Vouch.Alive(
 // Shard is a set of slots with the nodes that hold their data.
 type Shard struct {
 	Primary  *Node
-	Replicas []*Node      // may be empty; always so outside of cluster mode
+	Replicas []*Node      // may be empty; outside of cluster mode always so unless they are asked for
 	Ranges   []slot.Range // ascending, not touching
+	Moving   bool         // a slot is on its way in or out: replicas do not know which of its keys have left
 }
 
 // Topology is an immutable snapshot of the backend.
@@ -243,6 +248,8 @@ func (t *Topology) String() string {
 			for _, r := range s.Ranges {
 				fmt.Fprintf(&b, " %v", r)
 			}
+		}
+		if t.Mode == Cluster || len(s.Replicas) > 0 {
 			fmt.Fprintf(&b, " +%d replicas", len(s.Replicas))
 		}
 		b.WriteByte(']')

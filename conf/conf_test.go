@@ -201,7 +201,7 @@ func companion(o *option) []string {
 // other is an allowed value of o that is not its default.
 func other(t *testing.T, o *option) string {
 	t.Helper()
-	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "1.3", "true", "required", "a:1=b:2", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET", "{sha: " + someSHA + ", effect: registry_renew}", "{per: user, rate: 2}"} {
+	for _, v := range []string{"localhost:1", "redis://me:pw@localhost:1", "3", "128KB", "128MB", "700ms", "2048", "json", "warn", "epoll", "off", "text", "proxy", "1.3", "true", "required", "a:1=b:2", "replica", "get=nearest", "disconnect", "serve_stale:1m", "{match: x, commands: [GET], ttl: 1ms, max_value: 1KB}", "GET", "{sha: " + someSHA + ", effect: registry_renew}", "{per: user, rate: 2}"} {
 		d := Default()
 		table := options(d)
 		for i := range table {
@@ -324,6 +324,9 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--backend", "rediss://h", "--upstream.tls.cert", "f"}, want: []string{"need each other"}},
 		{args: []string{"--backend", "rediss://h", "--upstream.tls.ca", "f", "--upstream.tls.insecure-skip-verify", "true"}, want: []string{"have no effect"}},
 		{args: []string{"--upstream.tls.insecure-skip-verify", "yes"}, want: []string{"allowed: true, false"}},
+		{args: []string{"--upstream.read-from", "slave"}, want: []string{"unknown word; allowed: master, master_preferred, replica"}},
+		{args: []string{"--upstream.read-from-commands", "get"}, want: []string{`"get" is not NAME=POLICY`}},
+		{args: []string{"--upstream.read-from-commands", "get=x"}, want: []string{"unknown policy; allowed: pairs of a command"}},
 		{args: []string{"--upstream.address-map", "a:1"}, want: []string{`there is no = in "a:1"`}},
 		{args: []string{"--upstream.address-map", "a:1=b"}, want: []string{`"b": `, "not host:port"}},
 		{args: []string{"--upstream.address-map", "a=b", "--upstream.address-map", "a=c"}, want: []string{`"a" is named twice`}},

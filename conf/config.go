@@ -81,6 +81,9 @@ type Upstream struct {
 	ReconnectBackoffMin time.Duration // pause after the first failed attempt
 	ReconnectBackoffMax time.Duration // longest pause between attempts
 	RefreshInterval     time.Duration // topology is asked for at least this often
+	ReadFrom            string        // which servers answer reads: one of readPolicies
+	ReadFromCommands    []string      // exceptions, NAME=POLICY; the first that names a command counts
+	MaxReplicaLag       time.Duration // how far behind its master a replica may be that is read from
 }
 
 // Protocol bounds what a client may send; the defaults are Redis' own.
@@ -183,6 +186,8 @@ func Default() *Config {
 			ReconnectBackoffMin: 50 * time.Millisecond,
 			ReconnectBackoffMax: 2 * time.Second,
 			RefreshInterval:     10 * time.Second,
+			ReadFrom:            "master",
+			MaxReplicaLag:       time.Second,
 		},
 		Protocol: Protocol{
 			MaxBulk:   512 * MB,

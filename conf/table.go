@@ -71,6 +71,9 @@ func options(c *Config) []option {
 		duration("upstream.reconnect_backoff_min", &up.ReconnectBackoffMin, time.Millisecond, time.Hour, "pause after the first failed connection attempt"),
 		duration("upstream.reconnect_backoff_max", &up.ReconnectBackoffMax, time.Millisecond, time.Hour, "longest pause between connection attempts"),
 		duration("upstream.refresh_interval", &up.RefreshInterval, 100*time.Millisecond, day, "ask for the topology at least this often"),
+		choice("upstream.read_from", &up.ReadFrom, readPolicies, "which servers answer reads"),
+		readRules("upstream.read_from_commands", &up.ReadFromCommands, "exceptions for commands and ACL categories, such as @scripting=master; the first that names a command counts; off: none; a flag may be repeated"),
+		duration("upstream.max_replica_lag", &up.MaxReplicaLag, 20*time.Millisecond, time.Hour, "a replica that is further behind its master, or silent for so long, is not read from"),
 
 		size("protocol.max_bulk", &pr.MaxBulk, 1*KB, 16*GB, "one argument of a command"),
 		size("protocol.max_inline", &pr.MaxInline, 1*KB, 16*MB, "one inline command"),

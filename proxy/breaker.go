@@ -40,7 +40,7 @@ type breaker struct {
 // topology, because a redirect names it, has nobody who tries it out but the command itself.
 func (n *node) avoided() bool {
 	b := &n.breaker
-	if b.retryAt == 0 || n.info == nil && n.loop.now() >= b.retryAt {
+	if b.retryAt == 0 || n.info == nil && n.replica == nil && n.loop.now() >= b.retryAt {
 		return false
 	}
 	n.stats.Refused++
@@ -112,7 +112,7 @@ func (n *node) trip(cause string, since int64) {
 	l, b := n.loop, &n.breaker
 	b.cause = cause
 	if b.retryAt == 0 {
-		l.srv.down.Add(1)
+		n.marked(true)
 		n.stats.Trips++
 		n.stats.Open = 1
 		b.backoff = l.srv.opts.Upstream.BackoffMin
@@ -123,12 +123,24 @@ func (n *node) trip(cause string, since int64) {
 	l.nl.AfterFunc(pause, func() { n.probe(mono.Now()) })
 }
 
+// marked counts the node among those without which the proxy is not ready, or no longer. A replica never is.
+func (n *node) marked(down bool) {
+	if down = down && n.replica == nil; down != n.missed {
+		n.missed = down
+		if down {
+			n.loop.srv.down.Add(1)
+		} else {
+			n.loop.srv.down.Add(-1)
+		}
+	}
+}
+
 // reachable closes the breaker.
 func (n *node) reachable() {
 	if n.breaker.retryAt == 0 {
 		return
 	}
-	n.loop.srv.down.Add(-1)
+	n.marked(false)
 	n.loop.srv.log.Info("backend reachable again", "node", n.addr)
 	n.stats.Open = 0
 	n.breaker = breaker{triedAt: n.breaker.triedAt}
@@ -157,10 +169,10 @@ func (n *node) check() {
 // tryOut opens the lane that the next command will want and has it answer.
 func (n *node) tryOut(now int64) {
 	b := &n.breaker
-	if n.info == nil || b.trial != nil {
+	if n.info == nil && n.replica == nil || b.trial != nil {
 		return
 	}
-	key := laneKey{resp3: n.loop.srv.abilities.Load().tracking}
+	key := n.loop.readKey(laneKey{resp3: n.loop.srv.abilities.Load().tracking}, n)
 	switch {
 	case b.retryAt != 0:
 		b.backoff = min(2*b.backoff, n.loop.srv.opts.Upstream.BackoffMax)

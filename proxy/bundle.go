@@ -295,7 +295,7 @@ func (b *bundle) scatter(l *loop) {
 		if cause != "" {
 			ln = nil // its slot has no owner: it waits for one
 		}
-		sc.launchShare(l, ln, i, args, 1)
+		sc.launchShare(l, ln, i, args, 1, masterOnly)
 	}
 }
 

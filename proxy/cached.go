@@ -785,7 +785,7 @@ func (ln *lane) raiseFirst() bool {
 	}
 	ln.raising = true
 	ln.conn.PauseRead()
-	l.synchronise(ln.node, func() {
+	l.synchronise(ln.witness(r), func() {
 		ln.raising = false
 		if !ln.closed {
 			ln.conn.ResumeRead()

@@ -61,6 +61,12 @@ func (ln *lane) replaced() ending {
 // decide says what becomes of r. unsent are the queued bytes that the kernel never took, from position
 // from on.
 func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byte) {
+	if r.from != masterOnly && ln.node.replica != nil {
+		if !l.readAgain(ln, r) {
+			l.abort(r, e.certain())
+		}
+		return
+	}
 	written := e.written && r.off+uint64(r.size) <= from && !onlyQueued(r) && !ln.receives(r)
 	doubtful := written && !l.onlyReads(r)
 	if e.again && !doubtful && !(written && overtakable(r)) {

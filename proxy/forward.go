@@ -92,13 +92,14 @@ func hidesKeys(cmd *command.Command, args [][]byte) bool {
 type target struct {
 	slot  uint16
 	keyed bool
+	from  source // who may answer besides the owner
 }
 
 func (l *loop) target(key []byte) target {
 	if !l.clusters {
 		return target{}
 	}
-	return target{slot.Of(key), true}
+	return target{slot: slot.Of(key), keyed: true}
 }
 
 // common is the target of several keys; same is false when they have none in
@@ -176,6 +177,7 @@ func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScra
 	if s.fetching > 0 && !e.none() {
 		return !s.drain()
 	}
+	t.from = s.readsFrom(cmd)
 	ln, cause := s.laneTo(t)
 	if cause != "" {
 		return s.unserved(t.slot, cause)
@@ -190,7 +192,7 @@ func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScra
 		s.exclusive = true
 	}
 	r := l.newRequest(s, cmd)
-	r.slot, r.keyed = t.slot, t.keyed
+	r.slot, r.keyed, r.from = t.slot, t.keyed, t.from
 	l.begin(r, e)
 	if l.resends || cmd.Flags&(command.ReadOnly) != 0 || cmd.Script {
 		r.raw = append(r.raw[:0], raw...)
@@ -204,11 +206,14 @@ func (s *session) send(cmd *command.Command, raw []byte, t target, e *effectScra
 	return true
 }
 
-// laneTo is the connection to t's owner, nil when t's slot has none at the moment.
+// laneTo is the connection to t's owner, or to whom else may answer, nil when t's slot has none at the moment.
 func (s *session) laneTo(t target) (ln *lane, cause string) {
 	n, cause := s.loop.owner(t.slot)
 	switch cause {
 	case "":
+		if t.from != masterOnly {
+			return s.readLane(n, t)
+		}
 		return s.lane(n)
 	case errUnbound:
 		return nil, ""

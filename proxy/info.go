@@ -305,6 +305,7 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 		line(fmt.Sprintf("proxy_limit_%d", i+1), fmt.Sprintf("per=%s,match=%s,names=%d,too_fast=%d,too_many=%d", m.Per, onOneLine(m.Match), s.quotas.Names(i), m.TooFast, m.TooMany))
 	}
 	line("proxy_redirects", sum.Redirects)
+	line("proxy_replica_reads", sum.ReplicaReads)
 	line("proxy_retries", sum.Retries)
 	line("proxy_timeouts", sum.Timeouts)
 	line("proxy_scripts_healed", sum.ScriptsHealed)

@@ -29,16 +29,22 @@ type laneKey struct {
 	resp3 bool
 	as    *credential // whom it is logged in as; nil: the proxy's own user
 	bulk  bool        // of those who move much, see bulk.go: no state of the connection, but a lane of their own
+
+	replica bool // it may read from a replica of a cluster
 }
 
 // plain reports whether the lane is one of those that nearly all clients use.
-func (k *laneKey) plain() bool { return k.db == 0 && k.as == nil && !k.bulk }
+func (k *laneKey) plain() bool { return k.db == 0 && k.as == nil && !k.bulk && !k.replica }
 
 // laneKey is what the session's commands need of a lane.
-func (s *session) laneKey() laneKey { return laneKey{s.db, s.resp3, s.as, s.bulky} }
+func (s *session) laneKey() laneKey {
+	return laneKey{db: s.db, resp3: s.resp3, as: s.as, bulk: s.bulky}
+}
 
 // laneKey is what r, whose session may be gone, needs of a lane.
-func (r *request) laneKey() laneKey { return laneKey{r.db, r.resp3, r.as, r.bulk} }
+func (r *request) laneKey() laneKey {
+	return laneKey{db: r.db, resp3: r.resp3, as: r.as, bulk: r.bulk}
+}
 
 // lane is one backend connection of one loop: a pipeline of requests whose
 // replies come back in the same order. It has no connection state beyond its
@@ -153,6 +159,9 @@ func (ln *lane) login() {
 	}
 	if ln.key.db != 0 {
 		out, ln.handshake = resp.AppendCommand(out, "SELECT", fmt.Sprint(ln.key.db)), ln.handshake+1
+	}
+	if ln.key.replica {
+		out, ln.handshake = resp.AppendCommand(out, "READONLY"), ln.handshake+1
 	}
 	if ln.kind == laneFetch && ln.key.resp3 {
 		out, ln.handshake = resp.AppendCommand(out, "CLIENT", "TRACKING", "ON"), ln.handshake+1
@@ -373,7 +382,7 @@ func (ln *lane) reply(r *request, reply []byte) {
 	l.account(ln.node, r, reply[0] == '-')
 	s := r.sess
 	switch {
-	case r.barrier && l.raise(r, ln.node, reply):
+	case r.barrier && l.raise(r, ln.witness(r), reply):
 	case r.renews && l.renewed(r, reply):
 	case r.sink != nil:
 		l.deliver(r, reply)
@@ -435,7 +444,7 @@ func (ln *lane) collect(r *request, b []byte, done bool) {
 	reply := r.buf
 	r.buf = nil
 	l := ln.loop
-	if !r.barrier || !l.raise(r, ln.node, reply) {
+	if !r.barrier || !l.raise(r, ln.witness(r), reply) {
 		l.deliver(r, reply)
 	}
 }

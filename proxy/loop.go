@@ -32,9 +32,13 @@ type loop struct {
 	throttle *throttle // how many commands they may send; nil: any number
 
 	// loop-owned
-	table      *command.Table
-	handlers   []handler // by command ID; nil: forward
-	reads      []*read   // by command ID; nil: never kept
+	table    *command.Table
+	handlers []handler // by command ID; nil: forward
+	reads    []*read   // by command ID; nil: never kept
+
+	readSources []source  // by command ID; nil: the owner answers everything
+	replicas    [][]*node // by shard index of topo, those that may be read from; none unless readSources are
+
 	topo       *cluster.Topology
 	shards     []*node // by shard index of topo
 	nodes      map[string]*node
@@ -159,6 +163,8 @@ func (l *loop) tick() {
 				ln.expire()
 			case ln.orphaned(now):
 				ln.lost(ln.replaced())
+			case ln.wilted(now):
+				ln.lost(ln.overdue())
 			case ln.stuck(now):
 				l.doubt()
 				n.retire(ln)
@@ -173,13 +179,11 @@ func (l *loop) tick() {
 		l.views.tick(now)
 	}
 	for addr, n := range l.nodes {
-		if n.info == nil && len(n.opened) == 0 && !l.hub.uses(n) {
+		if n.info == nil && n.replica == nil && len(n.opened) == 0 && !l.hub.uses(n) {
 			delete(l.nodes, addr)
 			l.srv.outages.leave(addr)
 			l.stats.Forget(addr)
-			if n.breaker.retryAt != 0 {
-				l.srv.down.Add(-1)
-			}
+			n.marked(false)
 			n.wake()
 		}
 	}
@@ -234,9 +238,12 @@ func (l *loop) adopt(t *cluster.Topology) {
 		wanted[n.addr] = true
 		l.shards = append(l.shards, n)
 	}
+	l.adoptReplicas(t)
 	for addr, n := range l.nodes {
-		if !wanted[addr] {
+		if !wanted[addr] && n.replica == nil {
 			n.dismiss()
+		}
+		if !wanted[addr] {
 			n.depart(t)
 		}
 		n.wake()

@@ -16,7 +16,7 @@ type node struct {
 	info *cluster.Node // newest topology's view; nil for a redirect target not in it yet
 
 	shared    map[laneKey]*lane      // lanes that take new requests
-	plain     [2]*lane               // shared lanes of database 0 and the proxy's own user, by protocol, without the map
+	plain     [2]*lane               // shared lanes of plain keys, by protocol, without the map
 	fetch     map[int32]*lane        // by database
 	fallen    map[int32]*lease.Lease // of the last fetch lane that was lost, by database, until another takes its place
 	idle      map[laneKey][]*lane
@@ -34,6 +34,10 @@ type node struct {
 	refetchAt int64 // do not open a fetch lane before (mono)
 	asideAt   int64 // last sidestep (mono)
 	movedAt   int64 // when a slot of it was last seen to be on the move (mono); 0: never
+	missed    bool  // counted in Server.down
+
+	replica    *cluster.Node // newest topology's view of a replica that may be read from; nil: it is none
+	unfitUntil int64         // not to be read from before (mono)
 }
 
 func (l *loop) node(addr string) *node {

@@ -64,6 +64,7 @@ type Options struct {
 	Clients      ClientOptions
 	Limits       LimitOptions
 	Upstream     UpstreamOptions
+	Reads        ReadOptions
 	Protocol     resp.Limits
 	Cache        CacheOptions
 	Hot          HotOptions

@@ -22,6 +22,9 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	}
 	line := reply[1 : len(reply)-2]
 	word := firstWord(line)
+	if ln.node.replica != nil && unfitSays(word) {
+		return l.readAgain(ln, r)
+	}
 	if refusesCommands(word) {
 		l.doubt()
 	}
@@ -38,7 +41,11 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 			return l.later(r)
 		}
 	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
-		return l.resends && l.sitOut(ln.node, r, string(line))
+		if !l.resends {
+			l.srv.opts.Topology.Refresh(string(word) + " from " + ln.node.addr) // its name may lead elsewhere by now
+			return false
+		}
+		return l.sitOut(ln.node, r, string(line))
 	case "UNBLOCKED":
 		// A master that becomes a replica lets go of those who block on it (disconnectAllBlockedClients).
 		return l.resends && bytes.HasPrefix(line, []byte("UNBLOCKED force unblock ")) && l.later(r)

@@ -44,6 +44,7 @@ type request struct {
 	slot      uint16           // hash slot of its keys
 	retries   uint8            // redirects and new connections so far
 	pauses    uint8            // repeats after a pause so far
+	from      source           // who may answer it
 	state     replyState
 	origin    string // address of the node whose reply is being delivered
 	alone     bool   // part of a block or of a pin's state: never sent again by itself

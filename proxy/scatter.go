@@ -38,8 +38,8 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 		return !s.drain()
 	}
 	sc := l.divide(args, step)
-	shares := sc.parts.Shares
-	lanes, wait := s.lanesFor(len(shares), func(i int) target { return target{shares[i].Slot, true} })
+	shares, from := sc.parts.Shares, s.readsFrom(cmd)
+	lanes, wait := s.lanesFor(len(shares), func(i int) target { return target{shares[i].Slot, true, from} })
 	if lanes == nil {
 		l.recycle(sc)
 		return !wait
@@ -47,7 +47,7 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 	e.hushes = s.home != nil // Redis announces what a command has changed after its reply
 	sc.collect(s.openParent(cmd, e), router.MergeFor(cmd))
 	for i := range shares {
-		sc.launchShare(l, lanes[i], i, args, step)
+		sc.launchShare(l, lanes[i], i, args, step, from)
 	}
 	return true
 }
@@ -250,17 +250,9 @@ func (l *loop) everyShard() []target {
 // lanesFor finds the lanes of n targets, in scratch of the loop; one whose slot nobody serves at the moment
 // has none. Nil: the command was refused, or, when wait is true, has to wait for room.
 func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool) {
-	l := s.loop
-	lanes = l.lanes[:0]
+	lanes = s.loop.lanes[:0]
 	for i := range n {
-		nd, cause := l.owner(at(i).slot)
-		var ln *lane
-		switch cause {
-		case "":
-			ln, cause = s.lane(nd)
-		case errUnbound:
-			cause = ""
-		}
+		ln, cause := s.laneTo(at(i))
 		if cause != "" {
 			return nil, !s.unserved(at(i).slot, cause)
 		}
@@ -269,7 +261,7 @@ func (s *session) lanesFor(n int, at func(int) target) (lanes []*lane, wait bool
 		}
 		lanes = append(lanes, ln)
 	}
-	l.lanes = lanes
+	s.loop.lanes = lanes
 	return lanes, false
 }
 
@@ -314,14 +306,14 @@ func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
 }
 
 // launchShare sends share i of args to the owner of its slot.
-func (sc *scatter) launchShare(l *loop, ln *lane, i int, args [][]byte, step int) {
+func (sc *scatter) launchShare(l *loop, ln *lane, i int, args [][]byte, step int, from source) {
 	c := sc.child(l, ln, i)
 	c.raw = sc.parts.AppendShare(c.raw[:0], args, step, i)
-	c.launch(l, ln, target{sc.parts.Shares[i].Slot, true})
+	c.launch(l, ln, target{sc.parts.Shares[i].Slot, true, from})
 }
 
 func (r *request) launch(l *loop, ln *lane, t target) {
-	r.slot, r.keyed = t.slot, t.keyed
+	r.slot, r.keyed, r.from = t.slot, t.keyed, t.from
 	if ln == nil {
 		l.awaitOwner(r)
 		return

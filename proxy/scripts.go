@@ -223,6 +223,7 @@ func (s *session) call(cmd *command.Command, args [][]byte, raw []byte) bool {
 		t = l.undeclared(cmd, name, args[3:])
 	}
 	if byDigest(cmd) {
+		t.from = s.readsFrom(cmd)
 		if ln, _ := s.laneTo(t); ln != nil {
 			ln.teach(args[1])
 		}

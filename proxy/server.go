@@ -100,6 +100,9 @@ func New(opts Options) (*Server, error) {
 		quotas:  newQuotas(&opts.Limits),
 		started: time.Now(),
 	}
+	if err := opts.Reads.Check(); err != nil {
+		return nil, err
+	}
 	s.commands.Store(newVocabulary(&opts, command.Builtin()))
 	if len(opts.Backend.Commands) > 0 {
 		s.AdoptCommands(opts.Backend.Commands)

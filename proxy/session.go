@@ -79,6 +79,7 @@ type session struct {
 	wait      waitReason
 	laneEpoch uint64  // the loop's when the first of those in flight was sent
 	exclusive bool    // what is in flight must be answered before anything else is sent
+	astray    bool    // reads are in flight to replicas: what may write waits for them
 	patient   bool    // its pin executes a blocking command: no timeout
 	holding   []*lane // lanes that are not read because this client does not take its replies
 	closed    bool
@@ -267,6 +268,9 @@ func (s *session) dispatch(req *resp.Request) bool {
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
 		return s.queue(cmd, req.Args, raw)
 	}
+	if s.astray && !cmd.Has(command.ReadOnly) && s.drain() {
+		return false
+	}
 	if l.homeless(cmd) {
 		s.refuse(errNoBackend)
 		return true
@@ -303,7 +307,7 @@ func (s *session) mustWait() bool {
 	l := s.loop
 	switch {
 	case s.inflight == 0:
-		s.laneEpoch, s.exclusive, s.patient = l.laneEpoch, false, false
+		s.laneEpoch, s.exclusive, s.patient, s.astray = l.laneEpoch, false, false, false
 		if s.backlog() > l.limits.output {
 			return s.pause(waitOutput)
 		}

@@ -232,7 +232,7 @@ func (tx *transaction) route(args [][]byte, keys []int) bool {
 		if tx.routed && sl != tx.target.slot {
 			return false
 		}
-		tx.target, tx.routed = target{sl, true}, true
+		tx.target, tx.routed = target{slot: sl, keyed: true}, true
 	}
 	return true
 }

@@ -8,10 +8,11 @@ type vocabulary struct {
 	table    *command.Table
 	handlers []handler // by command ID
 	reads    []*read   // by command ID
+	sources  []source  // by command ID; nil: the owner answers everything
 }
 
 func newVocabulary(o *Options, t *command.Table) *vocabulary {
-	return &vocabulary{t, newHandlers(o, t), newReads(t)}
+	return &vocabulary{t, newHandlers(o, t), newReads(t), newReadSources(&o.Reads, t)}
 }
 
 // AdoptCommands tells every loop which commands the backend has, as it listed them
@@ -39,7 +40,7 @@ func (s *Server) setCommandsLocked(t *command.Table) {
 // learn makes v the loop's vocabulary. Requests in flight keep the commands they
 // were resolved to: IDs are the same in every table of one server.
 func (l *loop) learn(v *vocabulary) {
-	l.table, l.handlers, l.reads = v.table, v.handlers, v.reads
+	l.table, l.handlers, l.reads, l.readSources = v.table, v.handlers, v.reads, v.sources
 	l.stats.Grow(v.table.Count())
 }
 

@@ -10,12 +10,12 @@ import (
 
 // adopt puts the nodes of prev that did not change in the place of their equals
 // in shards, and gives the others leases (unless vouched is false: then no node
-// needs one). changed tells whether anything differs from prev; gone are the
+// needs one), and pulses if they are wanted. changed tells whether anything differs from prev; gone are the
 // nodes of prev that are in shards no more, whose leases must end.
 //
 // A node whose lease was revoked never stays: entries that point to the old lease
 // are void for ever, new ones need a new lease.
-func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched bool) (changed bool, gone []*cluster.Node) {
+func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched, pulses bool) (changed bool, gone []*cluster.Node) {
 	type place struct {
 		node    *cluster.Node
 		primary bool
@@ -43,6 +43,9 @@ func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched bool) (change
 		if vouched {
 			n.Vouch = new(lease.Lease)
 		}
+		if pulses {
+			n.Pulse = new(cluster.Pulse)
+		}
 		return n
 	}
 	for i := range shards {
@@ -67,6 +70,6 @@ func same(old, n *cluster.Node) bool {
 // sameShape tells whether the shards consist of the same nodes as those of prev.
 func sameShape(prev *cluster.Topology, shards []cluster.Shard) bool {
 	return prev != nil && slices.EqualFunc(prev.Shards, shards, func(a, b cluster.Shard) bool {
-		return a.Primary == b.Primary && slices.Equal(a.Replicas, b.Replicas)
+		return a.Primary == b.Primary && a.Moving == b.Moving && slices.Equal(a.Replicas, b.Replicas)
 	})
 }

@@ -50,6 +50,11 @@ type Options struct {
 	// asked for every third of it. Default 1 s.
 	MaxStaleness time.Duration
 
+	// Replicas asks for those of a standalone server and of a master that Sentinels watch, too, and for
+	// everybody's Pulse. MaxReplicaLag is how far behind its primary a replica may be. Default 1 s.
+	Replicas      bool
+	MaxReplicaLag time.Duration
+
 	// Logger gets topology changes and outages. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -74,6 +79,7 @@ type Discovery struct {
 	// owned by Start, then by Run
 	version uint64
 	vouches map[*cluster.Node]context.CancelFunc
+	pulses  map[*cluster.Node]pulseRun // by primary
 	vouchWG sync.WaitGroup
 	down    bool // the last snapshot failed, and was logged
 	wrong   bool // what comes up for the first time is not what is configured, and this was logged
@@ -96,9 +102,10 @@ func New(opts Options) *Discovery {
 	opts.ConnectTimeout = cmp.Or(opts.ConnectTimeout, 2*time.Second)
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, 10*time.Second)
 	opts.MaxStaleness = cmp.Or(opts.MaxStaleness, time.Second)
+	opts.MaxReplicaLag = cmp.Or(opts.MaxReplicaLag, time.Second)
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	redis.SetLogger(libraryLog{opts.Logger})
-	d := &Discovery{opts: opts, wake: make(chan string, 1), vouches: make(map[*cluster.Node]context.CancelFunc)}
+	d := &Discovery{opts: opts, wake: make(chan string, 1), vouches: make(map[*cluster.Node]context.CancelFunc), pulses: make(map[*cluster.Node]pulseRun)}
 	d.catalog = newCatalog(d)
 	d.info.Store(&ServerInfo{Mode: opts.Backend.Mode})
 	switch opts.Backend.Mode {
@@ -148,6 +155,7 @@ func (d *Discovery) Run(ctx context.Context) {
 	defer d.vouchWG.Wait()
 	if t := d.Current(); t != nil {
 		d.vouchFor(ctx, t)
+		d.feelAll(ctx, t)
 	}
 
 	timer := time.NewTimer(jittered(d.opts.RefreshInterval))
@@ -175,6 +183,7 @@ func (d *Discovery) Run(ctx context.Context) {
 		if t := d.Current(); t != nil {
 			d.catalog.poke()
 			d.vouchFor(ctx, t)
+			d.feelAll(ctx, t)
 		}
 		sleep(ctx, min(max(time.Since(start), minPause), maxPause))
 	}
@@ -194,7 +203,7 @@ func (d *Discovery) update(ctx context.Context) error {
 	info := infoOf(d.opts.Backend.Mode, snap.abouts)
 	d.info.Store(&info)
 	prev := d.Current()
-	changed, gone := adopt(prev, snap.shards, d.source.vouched())
+	changed, gone := adopt(prev, snap.shards, d.source.vouched(), d.opts.Replicas)
 	if !changed && slices.Equal(prev.Spares, snap.spares) {
 		return nil
 	}
@@ -273,7 +282,12 @@ func (d *Discovery) keeper(shard cluster.Shard) *keeper {
 
 // tick calls f now and then every third of MaxStaleness, until ctx is done.
 func (d *Discovery) tick(ctx context.Context, f func()) {
-	ticker := time.NewTicker(max(d.opts.MaxStaleness/3, time.Millisecond))
+	every(ctx, max(d.opts.MaxStaleness/3, time.Millisecond), f)
+}
+
+// every calls f now and then again and again, until ctx is done.
+func every(ctx context.Context, pause time.Duration, f func()) {
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		f()

@@ -55,6 +55,8 @@ type nomination struct {
 	addr   string
 	epoch  uint64
 	others []string // the other sentinels that it knows
+
+	replicas []string // ascending; nil unless they are asked for
 }
 
 // snapshot asks all sentinels and takes the newest nomination that the nominee
@@ -80,7 +82,7 @@ func (s *sentinels) snapshot(ctx context.Context) (snapshot, error) {
 	}
 	if nominees[0].addr == s.addr {
 		s.epoch = nominees[0].epoch
-		return singleShard(s.addr, s.about), nil
+		return singleShard(s.addr, s.about, nominees[0].replicas), nil
 	}
 	refused := make(seedErrors)
 	for _, n := range nominees {
@@ -91,7 +93,7 @@ func (s *sentinels) snapshot(ctx context.Context) (snapshot, error) {
 		}
 		if err == nil {
 			s.addr, s.about, s.epoch = n.addr, about, n.epoch
-			return singleShard(s.addr, s.about), nil
+			return singleShard(s.addr, s.about, n.replicas), nil
 		}
 		refused[n.addr] = err
 	}
@@ -121,10 +123,15 @@ func rank(answers []nomination, epoch uint64, asked int) []nomination {
 // nominate asks one sentinel who the master is.
 func (s *sentinels) nominate(ctx context.Context, l *link) (nomination, error) {
 	name := s.d.opts.Backend.MasterName
-	replies, _, err := l.ask(ctx, s.d.opts.ConnectTimeout,
-		[]any{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", name},
-		[]any{"SENTINEL", "MASTER", name},
-		[]any{"SENTINEL", "SENTINELS", name})
+	questions := [][]any{
+		{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", name},
+		{"SENTINEL", "MASTER", name},
+		{"SENTINEL", "SENTINELS", name},
+	}
+	if s.d.opts.Replicas {
+		questions = append(questions, []any{"SENTINEL", "REPLICAS", name})
+	}
+	replies, _, err := l.ask(ctx, s.d.opts.ConnectTimeout, questions...)
 	if errors.Is(err, errPassword) {
 		err = errSentinelPassword
 	}
@@ -151,14 +158,24 @@ func (s *sentinels) nominate(ctx context.Context, l *link) (nomination, error) {
 	if n.epoch, err = strconv.ParseUint(state["config-epoch"], 10, 64); err != nil {
 		return nomination{}, fmt.Errorf("unexpected config-epoch %q", state["config-epoch"])
 	}
-	others, _ := replies[2].val.([]any)
-	for _, other := range others {
-		fields := stringMap(other)
-		if fields["ip"] != "" && fields["port"] != "" {
-			n.others = append(n.others, net.JoinHostPort(fields["ip"], fields["port"]))
-		}
+	n.others = addrsOf(replies[2])
+	if s.d.opts.Replicas {
+		n.replicas = addrsOf(replies[3])
+		slices.Sort(n.replicas)
 	}
 	return n, nil
+}
+
+// addrsOf reads a list of instances, as SENTINEL SENTINELS gives it.
+func addrsOf(r reply) (addrs []string) {
+	list, _ := r.val.([]any)
+	for _, instance := range list {
+		fields := stringMap(instance)
+		if fields["ip"] != "" && fields["port"] != "" {
+			addrs = append(addrs, net.JoinHostPort(fields["ip"], fields["port"]))
+		}
+	}
+	return addrs
 }
 
 // learn remembers the seeds and the sentinels that the asked ones know: the seeds need not

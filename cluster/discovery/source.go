@@ -62,7 +62,7 @@ func (s *fixed) snapshot(ctx context.Context) (snapshot, error) {
 		s.link.retire()
 		s.link = s.newLink()
 	}
-	_, about, err := s.d.askData(ctx, s.link)
+	replies, about, err := s.d.askData(ctx, s.link, s.d.aboutReplicas()...)
 	// What it is comes first: a Sentinel, for one, knows no databases.
 	switch about.mode {
 	case "cluster":
@@ -73,11 +73,12 @@ func (s *fixed) snapshot(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, seedErrors{s.link.addr: err}
 	}
-	if !s.named {
-		return singleShard(s.link.addr, about), nil
+	addr := s.link.addr
+	if s.named {
+		s.at = about.remote
+		addr = s.at
 	}
-	s.at = about.remote
-	return singleShard(s.at, about), nil
+	return singleShard(addr, about, replicasOf(replies)), nil
 }
 
 // movedAway reports whether the name certainly does not stand for the server any more.
@@ -101,14 +102,38 @@ func (s *fixed) vouch(_ context.Context, shard cluster.Shard) {
 func (s *fixed) listen(context.Context) {}
 func (s *fixed) close()                 { s.link.retire() }
 
-func singleShard(addr string, a about) snapshot {
-	return snapshot{
-		shards: []cluster.Shard{{
-			Primary: &cluster.Node{ID: addr, Addr: addr, Version: a.version},
-			Ranges:  []slot.Range{slot.All()},
-		}},
-		abouts: []about{a},
+// singleShard is what a server looks like that owns every slot.
+func singleShard(addr string, a about, replicas []string) snapshot {
+	shard := cluster.Shard{
+		Primary: &cluster.Node{ID: addr, Addr: addr, Version: a.version},
+		Ranges:  []slot.Range{slot.All()},
 	}
+	for _, r := range replicas {
+		if r != addr {
+			shard.Replicas = append(shard.Replicas, &cluster.Node{ID: r, Addr: r})
+		}
+	}
+	return snapshot{shards: []cluster.Shard{shard}, abouts: []about{a}}
+}
+
+// aboutReplicas asks a data server for its replicas, if anybody is interested.
+func (d *Discovery) aboutReplicas() [][]any {
+	if !d.opts.Replicas {
+		return nil
+	}
+	return [][]any{{"INFO", "replication"}}
+}
+
+// replicasOf reads the answer. One that makes no sense is none: then there are only no replicas.
+func replicasOf(replies []reply) []string {
+	if len(replies) == 0 {
+		return nil
+	}
+	rep, err := parseReplication(replies[0])
+	if err != nil || !rep.primary {
+		return nil
+	}
+	return rep.slaves
 }
 
 // askData puts commands to a data server, and makes sure on the way that the

@@ -260,7 +260,9 @@ func shardsOf(members []member) []cluster.Shard {
 	}
 	replicas := make(map[string][]*cluster.Node)
 	primaries := make(map[string]*cluster.Node)
+	moving := make(map[string]bool)
 	for _, m := range members {
+		moving[m.id] = m.migrating
 		n := &cluster.Node{ID: m.id, Addr: m.addr, Version: m.version, Blocked: m.failed}
 		if m.primary {
 			primaries[m.id] = n
@@ -271,7 +273,7 @@ func shardsOf(members []member) []cluster.Shard {
 	var shards []cluster.Shard
 	for id := range maps.Keys(owned) {
 		shards = append(shards, cluster.Shard{
-			Primary: primaries[id], Replicas: replicas[id], Ranges: slot.Normalize(owned[id]),
+			Primary: primaries[id], Replicas: replicas[id], Ranges: slot.Normalize(owned[id]), Moving: moving[id],
 		})
 	}
 	slices.SortFunc(shards, func(a, b cluster.Shard) int {

@@ -234,7 +234,7 @@ func TestAdopt(t *testing.T) {
 		}
 	}
 	first := shards("7", 99)
-	if changed, gone := adopt(nil, first, true); !changed || len(gone) != 0 {
+	if changed, gone := adopt(nil, first, true, false); !changed || len(gone) != 0 {
 		t.Fatalf("the first topology: changed %v, gone %v", changed, gone)
 	}
 	prev, err := cluster.New(1, cluster.Cluster, first)
@@ -247,40 +247,40 @@ func TestAdopt(t *testing.T) {
 	}
 
 	equal := shards("", 99) // the version is not known for the moment
-	if changed, gone := adopt(prev, equal, true); changed || len(gone) != 0 || equal[0].Primary != a || equal[0].Replicas[0] != r {
+	if changed, gone := adopt(prev, equal, true, false); changed || len(gone) != 0 || equal[0].Primary != a || equal[0].Replicas[0] != r {
 		t.Errorf("an equal topology: changed %v, gone %v", changed, gone)
 	}
 
 	fewer := shards("7", 98)
-	if changed, gone := adopt(prev, fewer, true); !changed || !slices.Equal(gone, []*cluster.Node{a}) || fewer[0].Primary == a || fewer[1].Primary != b || fewer[0].Replicas[0] != r {
+	if changed, gone := adopt(prev, fewer, true, false); !changed || !slices.Equal(gone, []*cluster.Node{a}) || fewer[0].Primary == a || fewer[1].Primary != b || fewer[0].Replicas[0] != r {
 		t.Errorf("a slot left a: changed %v, gone %v", changed, gone)
 	}
 
 	newer := shards("8", 99)
-	if changed, gone := adopt(prev, newer, true); !changed || !slices.Equal(gone, []*cluster.Node{a}) {
+	if changed, gone := adopt(prev, newer, true, false); !changed || !slices.Equal(gone, []*cluster.Node{a}) {
 		t.Errorf("a was upgraded: changed %v, gone %v", changed, gone)
 	}
 
 	one := shards("7", 99)[:1]
-	if changed, gone := adopt(prev, one, true); !changed || !slices.Equal(gone, []*cluster.Node{b}) {
+	if changed, gone := adopt(prev, one, true, false); !changed || !slices.Equal(gone, []*cluster.Node{b}) {
 		t.Errorf("b left: changed %v, gone %v", changed, gone)
 	}
 
 	moved := shards("7", 99)
 	moved[0].Replicas, moved[1].Replicas = nil, moved[0].Replicas
-	if changed, gone := adopt(prev, moved, true); !changed || len(gone) != 0 {
+	if changed, gone := adopt(prev, moved, true, false); !changed || len(gone) != 0 {
 		t.Errorf("a replica changed sides: changed %v, gone %v", changed, gone)
 	}
 
 	promoted := shards("7", 99)
 	promoted[0].Primary, promoted[0].Replicas[0] = promoted[0].Replicas[0], promoted[0].Primary
-	if changed, gone := adopt(prev, promoted, true); !changed || len(gone) != 2 || promoted[0].Primary == r {
+	if changed, gone := adopt(prev, promoted, true, false); !changed || len(gone) != 2 || promoted[0].Primary == r {
 		t.Errorf("the replica was promoted: changed %v, gone %v", changed, gone)
 	}
 
 	b.Vouch.Revoke()
 	revoked := shards("7", 99)
-	if changed, gone := adopt(prev, revoked, true); !changed || !slices.Equal(gone, []*cluster.Node{b}) || revoked[1].Primary.Vouch == b.Vouch {
+	if changed, gone := adopt(prev, revoked, true, false); !changed || !slices.Equal(gone, []*cluster.Node{b}) || revoked[1].Primary.Vouch == b.Vouch {
 		t.Errorf("b's lease was revoked: changed %v, gone %v", changed, gone)
 	}
 }
@@ -348,7 +348,7 @@ func FuzzParseNodes(f *testing.F) {
 		if len(shards) == 0 {
 			return
 		}
-		adopt(nil, shards, true)
+		adopt(nil, shards, true, false)
 		if _, err := cluster.New(1, cluster.Cluster, shards); err != nil {
 			t.Errorf("%q makes an invalid topology: %v", reply, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"strings"
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/discovery"
@@ -32,6 +33,9 @@ func build(ctx context.Context, cfg *conf.Config, logger *slog.Logger) (server, 
 	}
 	if opts.Upstream.Dialer, err = dialerOf(cfg, logger); err != nil {
 		return nil, nil, err
+	}
+	if err := opts.Reads.Check(); err != nil {
+		return nil, nil, mistake{err}
 	}
 	if err := readUsers(cfg, &opts); err != nil {
 		return nil, nil, err
@@ -102,6 +106,8 @@ func connect(ctx context.Context, cfg *conf.Config, opts proxy.Options) (server,
 	d := discovery.New(discovery.Options{
 		Backend:         backendOf(cfg),
 		Dialer:          opts.Upstream.Dialer,
+		Replicas:        opts.Reads.Any(),
+		MaxReplicaLag:   opts.Reads.MaxLag,
 		ConnectTimeout:  cfg.Upstream.ConnectTimeout,
 		RefreshInterval: cfg.Upstream.RefreshInterval,
 		MaxStaleness:    cfg.NearCache.MaxStaleness,
@@ -224,6 +230,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			QueueLimit: int(u.QueueLimit), QueueTimeout: u.QueueTimeout, MaxRedirects: u.MaxRedirects,
 			BackoffMin: u.ReconnectBackoffMin, BackoffMax: u.ReconnectBackoffMax,
 		},
+		Reads: proxy.ReadOptions{From: proxy.ReadFrom(u.ReadFrom), Rules: readRulesOf(u.ReadFromCommands), MaxLag: u.MaxReplicaLag},
 		Protocol: resp.Limits{
 			MaxInline: int(cfg.Protocol.MaxInline), MaxBulk: int64(cfg.Protocol.MaxBulk), MaxArgs: cfg.Protocol.MaxArgs,
 		},
@@ -258,6 +265,15 @@ func scriptsOf(scripts []conf.CacheScript) (list []*lua.Script) {
 		list = append(list, sc)
 	}
 	return list
+}
+
+// readRulesOf splits exceptions whose form the configuration has checked.
+func readRulesOf(list []string) (rules []proxy.ReadRule) {
+	for _, text := range list {
+		name, from, _ := strings.Cut(text, "=")
+		rules = append(rules, proxy.ReadRule{Name: name, From: proxy.ReadFrom(from)})
+	}
+	return rules
 }
 
 func rulesOf(rules []conf.CacheRule) []proxy.Rule {

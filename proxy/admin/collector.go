@@ -89,6 +89,7 @@ func newCollector(opts Options) *collector {
 			gauge("lanes", "Shared connections to the backend open now.", func(s *S) int64 { return s.Lanes }),
 			gauge("pins", "Private connections leased to clients now.", func(s *S) int64 { return s.Pins }),
 			counter("pins_refused_total", "Commands refused because upstream.max_pins was reached.", func(s *S) uint64 { return s.PinsRefused }),
+			counter("replica_reads_total", "Reads sent to replicas.", func(s *S) uint64 { return s.ReplicaReads }),
 			counter("redirects_total", "MOVED and ASK replies followed.", func(s *S) uint64 { return s.Redirects }),
 			counter("retries_total", "Commands sent again after TRYAGAIN, CLUSTERDOWN and the like.", func(s *S) uint64 { return s.Retries }),
 			counter("timeouts_total", "Replies that did not come within upstream.timeout.", func(s *S) uint64 { return s.Timeouts }),

@@ -28,7 +28,7 @@ func StartDiscovered(t testing.TB, b discovery.Backend, change func(*proxy.Optio
 		change(&o)
 	}
 	d := discovery.New(discovery.Options{
-		Backend: b, Dialer: o.Upstream.Dialer, ConnectTimeout: o.Upstream.ConnectTimeout, MaxStaleness: o.Cache.MaxStaleness, Logger: o.Logger,
+		Backend: b, Dialer: o.Upstream.Dialer, Replicas: o.Reads.Any(), MaxReplicaLag: o.Reads.MaxLag, ConnectTimeout: o.Upstream.ConnectTimeout, MaxStaleness: o.Cache.MaxStaleness, Logger: o.Logger,
 	})
 	if _, err := d.Start(t.Context()); err != nil {
 		t.Fatalf("cannot find the backend: %v", err)

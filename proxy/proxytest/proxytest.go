@@ -61,6 +61,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 			MaxStaleness: time.Second, TTL: time.Minute, PubSubTTL: time.Second, MaxEntry: 1 << 20, RefreshIdle: 10 * time.Second,
 			Warmup: proxy.WarmupOptions{Concurrency: 16, Timeout: 10 * time.Second, Rate: 1000},
 		},
+		Reads:   proxy.ReadOptions{From: proxy.FromMaster, MaxLag: time.Second},
 		Scripts: proxy.ScriptOptions{MaxCount: 10000, MaxBytes: 64 << 20},
 		PubSub:  proxy.PubSubOptions{OnLoss: proxy.Resubscribe, ResubscribeTimeout: 10 * time.Second},
 	}

@@ -38,6 +38,7 @@ type Counters struct {
 	Pins          int64  // private connections leased to clients now
 	PinsRefused   uint64 // commands refused because upstream.max_pins was reached
 	Redirects     uint64 // MOVED and ASK replies followed
+	ReplicaReads  uint64 // reads sent to replicas
 	Retries       uint64 // TRYAGAIN, CLUSTERDOWN and the like, sent again
 	Timeouts      uint64 // replies that did not come within upstream.timeout
 	QueueFull     uint64 // commands refused because a full queue to a node did not move
@@ -221,6 +222,7 @@ func (c *Counters) add(o *Counters) {
 	c.Pins += o.Pins
 	c.PinsRefused += o.PinsRefused
 	c.Redirects += o.Redirects
+	c.ReplicaReads += o.ReplicaReads
 	c.Retries += o.Retries
 	c.Timeouts += o.Timeouts
 	c.QueueFull += o.QueueFull

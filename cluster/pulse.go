@@ -1,0 +1,30 @@
+package cluster
+
+import (
+	"sync/atomic"
+	"time"
+
+	"cosky-proxy/nearcache/lease"
+)
+
+// Pulse is what discovery knows of a server's fitness for reads; readers never lock. Of a
+// replica the lease is alive while it is proven to have everything that its primary had a bounded time ago, of a
+// primary while it answers.
+type Pulse struct {
+	lease.Lease
+
+	rtt atomic.Int64 // smoothed, nanoseconds; 0: it has not answered yet
+}
+
+// Beat notes how long an answer took.
+func (p *Pulse) Beat(took time.Duration) {
+	old := p.rtt.Load()
+	if old == 0 {
+		p.rtt.Store(int64(took))
+		return
+	}
+	p.rtt.Store(old + (int64(took)-old)/8)
+}
+
+// RTT is how long the server's answers take at present, 0 if it has given none.
+func (p *Pulse) RTT() time.Duration { return time.Duration(p.rtt.Load()) }

@@ -1,0 +1,258 @@
+package proxy_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster"
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/discovery"
+	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/proxytest"
+)
+
+// readLag is short, so that tests need not wait for a replica to become fit, or unfit.
+const readLag = 300 * time.Millisecond
+
+func readFrom(from proxy.ReadFrom, rules ...proxy.ReadRule) func(*proxy.Options) {
+	return func(o *proxy.Options) {
+		o.Reads = proxy.ReadOptions{From: from, Rules: rules, MaxLag: readLag}
+	}
+}
+
+// reads is how many commands of a name a server has executed.
+func reads(r *clustertest.Redis, name string) int {
+	stat := r.InfoField("commandstats", "cmdstat_"+name)
+	n, _ := strconv.Atoi(strings.TrimPrefix(strings.Split(stat, ",")[0], "calls="))
+	return n
+}
+
+// replicated is a master with replicas, without anybody who would promote one.
+type replicated struct {
+	master   *clustertest.Redis
+	replicas []*clustertest.Redis
+}
+
+func startReplicated(t *testing.T, replicas int) *replicated {
+	t.Helper()
+	s := &replicated{master: clustertest.StartRedis(t)}
+	for range replicas {
+		s.replicas = append(s.replicas, clustertest.StartRedis(t, "--replicaof", fmt.Sprintf("127.0.0.1 %d", s.master.Port)))
+	}
+	s.awaitLinks(t)
+	return s
+}
+
+func (s *replicated) awaitLinks(t *testing.T) {
+	t.Helper()
+	clustertest.Await(t, "the replicas", func() error {
+		for _, r := range s.replicas {
+			if r.InfoField("replication", "master_link_status") != "up" {
+				return fmt.Errorf("%s is not linked", r.Addr)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *replicated) backend() discovery.Backend {
+	return discovery.Backend{Mode: cluster.Standalone, Seeds: []string{s.master.Addr}}
+}
+
+// set writes a key and waits until all replicas have it.
+func (s *replicated) set(t *testing.T, key, value string) {
+	t.Helper()
+	s.master.Do("SET", key, value)
+	clustertest.Await(t, "the replicas to have "+key, func() error {
+		for _, r := range s.replicas {
+			if got := r.Text("GET", key); got != value {
+				return fmt.Errorf("%s has %q", r.Addr, got)
+			}
+		}
+		return nil
+	})
+}
+
+// awaitReader waits until c's reads of key are answered by one of servers.
+func awaitReader(t *testing.T, c *clustertest.Conn, key string, servers ...*clustertest.Redis) {
+	t.Helper()
+	clustertest.Await(t, "reads to reach the server", func() error {
+		before := 0
+		for _, r := range servers {
+			before += reads(r, "strlen")
+		}
+		got := c.Do("STRLEN", key)
+		after := 0
+		for _, r := range servers {
+			after += reads(r, "strlen")
+		}
+		if after == before {
+			return fmt.Errorf("another one answered %q", got)
+		}
+		return nil
+	})
+}
+
+func TestReadFrom(t *testing.T) {
+	s := startReplicated(t, 2)
+	s.set(t, "k", "v")
+	s.set(t, "k2", "v2")
+	s.master.Do("SET", "large", strings.Repeat("x", 100<<10))
+	at := func(t *testing.T, change func(*proxy.Options)) *clustertest.Conn {
+		return clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), change).Addr)
+	}
+
+	t.Run("replica", func(t *testing.T) {
+		c := at(t, readFrom(proxy.FromReplica, proxy.ReadRule{Name: "exists", From: proxy.FromMaster}, proxy.ReadRule{Name: "@hash", From: proxy.FromMaster}))
+		awaitReader(t, c, "k", s.replicas...)
+		before := map[string]int{}
+		for _, name := range []string{"get", "mget", "exists", "hget", "scan", "zscan"} {
+			before[name] = reads(s.master, name)
+		}
+		for range 20 {
+			expectReply(t, c, "GET k", "$1\r\nv\r\n")
+			expectReply(t, c, "MGET k k2", "*2\r\n$1\r\nv\r\n$2\r\nv2\r\n")
+		}
+		if got := c.Do("GET", "large"); len(got) != 100<<10+len("$102400\r\n\r\n") {
+			t.Errorf("a long value came back as %d bytes", len(got))
+		}
+		expectReply(t, c, "EXISTS k", ":1\r\n")
+		expectReply(t, c, "HGET h f", "$-1\r\n")
+		c.Do("SCAN", "0")
+		c.Do("ZSCAN", "z", "0")
+		for name, want := range map[string]int{"get": 0, "mget": 0, "exists": 1, "hget": 1, "scan": 1, "zscan": 1} {
+			if got := reads(s.master, name) - before[name]; got != want {
+				t.Errorf("the master has answered %d %s, want %d", got, name, want)
+			}
+		}
+
+		// What has to see its own transaction, or keys that are watched, is the master's.
+		gets := reads(s.master, "get")
+		expectReply(t, c, "WATCH k", "+OK\r\n")
+		expectReply(t, c, "GET k", "$1\r\nv\r\n")
+		expectReply(t, c, "MULTI", "+OK\r\n")
+		expectReply(t, c, "GET k", "+QUEUED\r\n")
+		expectReply(t, c, "EXEC", "*1\r\n$1\r\nv\r\n")
+		if got := reads(s.master, "get") - gets; got != 2 {
+			t.Errorf("the master has answered %d GETs of a transaction, want 2", got)
+		}
+	})
+
+	t.Run("a read is not overtaken by the write behind it", func(t *testing.T) {
+		c := at(t, readFrom(proxy.FromReplicaPreferred))
+		awaitReader(t, c, "k", s.replicas...)
+		s.set(t, "n", "0")
+		var batch strings.Builder
+		for i := range 200 {
+			batch.WriteString(oneWrite([]string{"GET", "n"}, []string{"SET", "n", strconv.Itoa(i + 1)}))
+		}
+		c.Send(batch.String())
+		last := 0
+		for i := range 200 {
+			n, err := strconv.Atoi(bulkText(c.ReadReply()))
+			if err != nil || n > i || n < last {
+				t.Fatalf("read %d after %d in front of write %d (%v)", n, last, i+1, err)
+			}
+			last = n
+			if got := c.ReadReply(); got != "+OK\r\n" {
+				t.Fatalf("SET answered %q", got)
+			}
+		}
+		s.set(t, "n", "done")
+	})
+
+	t.Run("nearest", func(t *testing.T) {
+		p := proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromNearest))
+		// All are equally near, so clients are spread over all.
+		for _, r := range append(s.replicas, s.master) {
+			clustertest.Await(t, "somebody to be served by "+r.Addr, func() error {
+				before := reads(r, "strlen")
+				clustertest.Dial(t, p.Addr).Do("STRLEN", "k")
+				if reads(r, "strlen") == before {
+					return errors.New("not this one")
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// TestReplicasThatAreNotFit: they are not read from, whatever the reason, and again when it is over.
+func TestReplicasThatAreNotFit(t *testing.T) {
+	s := startReplicated(t, 1)
+	replica := s.replicas[0]
+	s.set(t, "k", "v")
+	preferred := clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromReplicaPreferred)).Addr)
+	strict := clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromReplica)).Addr)
+	away := proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromMasterPreferred))
+	guarded := clustertest.Dial(t, away.Addr)
+	awaitReader(t, preferred, "k", replica)
+	awaitReader(t, strict, "k", replica)
+	awaitReader(t, guarded, "k", s.master)
+
+	unfit := func(t *testing.T) {
+		t.Helper()
+		clustertest.Await(t, "reads from the master", func() error {
+			before := reads(s.master, "get")
+			if got := preferred.Do("GET", "k"); got != "$1\r\nv\r\n" {
+				t.Fatalf("got %q", got)
+			}
+			if reads(s.master, "get") == before {
+				return errors.New("the replica answers")
+			}
+			return nil
+		})
+		clustertest.Await(t, "an error", func() error {
+			if got := strict.Do("GET", "k"); !strings.HasPrefix(got, "-ERR cosky-proxy finds no replica of "+s.master.Addr) {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	fit := func(t *testing.T) {
+		t.Helper()
+		awaitReader(t, preferred, "k", replica)
+		awaitReader(t, strict, "k", replica)
+	}
+
+	t.Run("lagging", func(t *testing.T) {
+		replica.Do("REPLICAOF", "127.0.0.1", "1")
+		s.master.Do("SET", "missed", "1")
+		unfit(t)
+		replica.Do("REPLICAOF", "127.0.0.1", s.master.Port)
+		fit(t)
+	})
+	t.Run("frozen", func(t *testing.T) {
+		replica.Freeze()
+		unfit(t)
+		replica.Thaw()
+		fit(t)
+	})
+	t.Run("killed", func(t *testing.T) {
+		replica.Stop()
+		unfit(t)
+		replica.Restart()
+		s.awaitLinks(t)
+		fit(t)
+	})
+	t.Run("the master is gone", func(t *testing.T) {
+		s.master.Stop()
+		clustertest.Await(t, "a read from the replica", func() error {
+			if got := guarded.Do("GET", "k"); got != "$1\r\nv\r\n" {
+				return errors.New(got)
+			}
+			return nil
+		})
+		expectReply(t, preferred, "GET k", "$1\r\nv\r\n")
+		if got := guarded.Do("SET", "k", "w"); got[0] != '-' {
+			t.Errorf("SET without a master: %q", got)
+		}
+	})
+	if away.Ready() == nil {
+		t.Error("a proxy without a master is ready")
+	}
+}
