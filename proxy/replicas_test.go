@@ -12,6 +12,7 @@ import (
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/cluster/discovery"
 	"cosky-proxy/proxy"
+	"cosky-proxy/proxy/mono"
 	"cosky-proxy/proxy/proxytest"
 )
 
@@ -254,5 +255,133 @@ func TestReplicasThatAreNotFit(t *testing.T) {
 	})
 	if away.Ready() == nil {
 		t.Error("a proxy without a master is ready")
+	}
+}
+
+// TestReadFromCluster: the replicas of a cluster answer, also after they have changed places with their
+// masters, and not while a slot of theirs is on its way: they would deny the keys that have left.
+func TestReadFromCluster(t *testing.T) {
+	c := clustertest.StartCluster(t, 2, 1)
+	p := proxytest.StartCluster(t, c, func(o *proxy.Options) {
+		readFrom(proxy.FromReplica)(o)
+		o.Cache.MaxStaleness = maxStaleness
+	})
+	conn := clustertest.Dial(t, p.Addr)
+	masters, replicas := c.Nodes[:2], c.Nodes[2:]
+	const keys = 40
+	var all []string
+	for i := range keys {
+		key := fmt.Sprintf("k%d", i)
+		expectReply(t, conn, "SET "+key+" "+key, "+OK\r\n")
+		all = append(all, key)
+	}
+	synced := func() {
+		t.Helper()
+		for _, m := range c.Nodes {
+			if m.InfoField("replication", "role") == "master" {
+				m.Do("WAIT", 1, clustertest.Deadline.Milliseconds())
+			}
+		}
+	}
+	readAll := func(t *testing.T) {
+		t.Helper()
+		for _, key := range all {
+			expectReply(t, conn, "GET "+key, bulkOf(key))
+		}
+		if got := conn.Do(append([]string{"MGET"}, all...)...); strings.Count(got, "$") != keys || strings.Contains(got, "$-1") {
+			t.Errorf("MGET of all keys answered %.300q", got)
+		}
+	}
+	ready := func(t *testing.T) {
+		t.Helper()
+		clustertest.Await(t, "replicas of all shards", func() error {
+			for _, key := range all {
+				if got := conn.Do("STRLEN", key); got[0] == '-' {
+					return errors.New(got)
+				}
+			}
+			return nil
+		})
+	}
+	calls := func(nodes []*clustertest.Redis) (n int) {
+		for _, r := range nodes {
+			n += reads(r, "get") + reads(r, "mget")
+		}
+		return n
+	}
+
+	synced()
+	ready(t)
+	atMasters, atReplicas := calls(masters), calls(replicas)
+	readAll(t)
+	if m, r := calls(masters)-atMasters, calls(replicas)-atReplicas; m != 0 || r != 2*keys { // MGET is split by slot
+		t.Errorf("the masters have answered %d reads, the replicas %d", m, r)
+	}
+
+	t.Run("a slot moves", func(t *testing.T) {
+		const key = "k1"
+		to := masters[0]
+		if c.OwnerOf(key) == to {
+			to = masters[1]
+		}
+		slot := c.SlotOf(key)
+		c.BeginMigrate(slot, to)
+		clustertest.Await(t, "the topology to say so", func() error {
+			top := p.Discovery.Current()
+			if !top.Shards[top.ShardOf(uint16(slot))].Moving {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+		expectReply(t, conn, "GET "+key, bulkOf(key))
+		c.MigrateKeys(slot, to, 0)
+		expectReply(t, conn, "GET "+key, bulkOf(key))
+		c.FinishMigrate(slot, to)
+		c.AwaitOK()
+		synced()
+		ready(t)
+		readAll(t)
+	})
+
+	t.Run("failover", func(t *testing.T) {
+		c.Failover(replicas[0])
+		ready(t)
+		synced()
+		clustertest.Await(t, "the topology to know", func() error {
+			if got := p.Discovery.Current().NodeAt(masters[0].Addr); got == nil || !got.Pulse.Alive(mono.Now()) || p.Discovery.Current().Shards[0].Primary.Addr == masters[0].Addr {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+		before := calls(masters[:1])
+		readAll(t)
+		if calls(masters[:1]) == before {
+			t.Error("the old master is not read from")
+		}
+	})
+}
+
+// TestReadFromSentinel: the replicas that Sentinels know answer, and the one that is promoted does not any more.
+func TestReadFromSentinel(t *testing.T) {
+	s := clustertest.StartSentinel(t)
+	p := proxytest.StartSentinel(t, s, readFrom(proxy.FromReplica))
+	c := clustertest.Dial(t, p.Addr)
+	expectReply(t, c, "SET k v", "+OK\r\n")
+	awaitReader(t, c, "k", s.Replicas()...)
+	s.Failover()
+	master := s.Master()
+	awaitReader(t, c, "k", s.Replicas()...)
+	clustertest.Await(t, "writes to reach the new master", func() error {
+		if got := c.Do("SET", "k", "v2"); got != "+OK\r\n" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	before := reads(master, "strlen")
+	for range 20 {
+		c.Do("STRLEN", "k")
+	}
+	if got := reads(master, "strlen"); got != before {
+		t.Errorf("the new master has answered %d reads", got-before)
 	}
 }
