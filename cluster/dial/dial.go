@@ -23,9 +23,6 @@ type Dialer struct {
 	// Map has, by address ("host:port") or host that servers announce, where they are
 	// reached from here: NAT, or containers whose ports are published elsewhere.
 	Map map[string]string
-
-	// Resolver looks up host names, anew for every connection; nil: the system's.
-	Resolver *net.Resolver
 }
 
 // Dial connects to "host:port" or "unix:/path". A failed handshake is a *HandshakeError.
@@ -33,12 +30,9 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	if d == nil {
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	}
 	addr = d.Target(addr)
-	nc, err := (&net.Dialer{Resolver: d.Resolver}).DialContext(ctx, "tcp", addr)
-	if err != nil || d.TLS == nil {
+	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr) // looks a name up each time
+	if err != nil || !d.Encrypted() {
 		return nc, err
 	}
 	tc := tls.Client(nc, d.configFor(addr))

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/dial"
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/conf"
 	"cosky-proxy/nearcache/lease"
@@ -28,7 +30,7 @@ func open(t *testing.T, url string, change func(*Options)) *Discovery {
 		t.Fatal(err)
 	}
 	mode := map[conf.BackendKind]cluster.Mode{conf.Standalone: cluster.Standalone, conf.Cluster: cluster.Cluster, conf.Sentinel: cluster.Sentinel}[u.Kind]
-	backend := Backend{Mode: mode, Seeds: u.Addrs, MasterName: u.Master, User: u.User, Password: string(u.Password), DB: u.DB}
+	backend := Backend{Mode: mode, Seeds: u.Addrs, MasterName: u.Master, TLS: u.TLS, User: u.User, Password: string(u.Password), DB: u.DB}
 	opts := Options{Backend: backend, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	if change != nil {
 		change(&opts)
@@ -157,6 +159,86 @@ func TestStartSaysWhy(t *testing.T) {
 		if strings.Contains(got, "wrong@") {
 			t.Errorf("the error tells the password: %s", got)
 		}
+	}
+}
+
+func TestStartSaysWhyUnderTLS(t *testing.T) {
+	ca := clustertest.NewCA(t)
+	server := clustertest.StartTLSRedis(t, ca)
+	trusting := ca.Client()
+	tests := []struct {
+		url  string
+		tls  *tls.Config
+		want string
+	}{
+		{"rediss://" + server.TLSAddr(), &tls.Config{}, "cannot agree on TLS: failed to verify certificate: x509: certificate signed by unknown authority"},
+		{"rediss://" + server.TLSAddr(), &tls.Config{RootCAs: ca.Pool}, "certificate required"},
+		{"rediss://" + server.TLSAddr(), &tls.Config{RootCAs: ca.Pool, ServerName: "elsewhere"}, "certificate is valid for localhost, not elsewhere"},
+		{"rediss-cluster://" + server.TLSAddr(), trusting, "use rediss://" + server.TLSAddr()},
+		{"redis://" + server.TLSAddr(), nil, "it hangs up without a word, as a port does where TLS is spoken (rediss:)"},
+	}
+	for _, tt := range tests {
+		d := open(t, tt.url, func(o *Options) { o.Dialer = &dial.Dialer{TLS: tt.tls} })
+		if got := startError(t, d); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: got %q, want it to say %q", tt.url, got, tt.want)
+		}
+	}
+	topology := run(t, open(t, "rediss://"+server.TLSAddr(), func(o *Options) { o.Dialer = &dial.Dialer{TLS: trusting} }))
+	if topology.Shards[0].Primary.Addr != server.TLSAddr() {
+		t.Errorf("got %v", topology)
+	}
+}
+
+// TestPreferredEndpoints: the addresses of a cluster on IPv6 are what the nodes prefer to be called.
+func TestPreferredEndpoints(t *testing.T) {
+	c := clustertest.StartClusterWith(t, 2, 0, clustertest.ClusterOptions{Host: "::1"})
+	d := open(t, "redis-cluster://"+c.Nodes[0].Addr, nil)
+	run(t, d)
+	set := func(name, value string) {
+		for _, r := range c.Nodes {
+			r.Do("CONFIG", "SET", name, value)
+		}
+		d.Refresh(name + " " + value)
+	}
+	await := func(host string) {
+		t.Helper()
+		for i, r := range c.Nodes {
+			awaitPrimary(t, d, uint16(i*slot.Count/2), net.JoinHostPort(host, strconv.Itoa(r.Port)))
+		}
+	}
+	await("::1")
+	set("cluster-announce-hostname", "localhost")
+	set("cluster-preferred-endpoint-type", "hostname")
+	await("localhost")
+	set("cluster-announce-hostname", "") // "?"
+	await("::1")
+
+	// Whoever does not know how it is called is where it was asked.
+	set("cluster-preferred-endpoint-type", "unknown-endpoint")
+	other := open(t, "redis-cluster://"+c.Nodes[0].Addr, nil)
+	run(t, other)
+	d = other
+	await("127.0.0.1")
+}
+
+// TestSentinelLogin: Sentinels have users of their own.
+func TestSentinelLogin(t *testing.T) {
+	ca := clustertest.NewCA(t)
+	master, sentinel := clustertest.StartTLSSentinel(t, ca)
+	sentinel.Do("ACL", "SETUSER", "watcher", "on", ">pw", "allchannels", "+@all")
+	sentinel.Do("ACL", "SETUSER", "default", "off")
+	url := "rediss-sentinel://" + sentinel.TLSAddr() + "/mymaster"
+	login := func(password string) func(o *Options) {
+		return func(o *Options) {
+			o.Backend.SentinelUser, o.Backend.SentinelPassword = "watcher", password
+			o.Dialer = &dial.Dialer{TLS: ca.Client()}
+		}
+	}
+	d := open(t, url, login("pw"))
+	run(t, d)
+	awaitPrimary(t, d, 0, master.TLSAddr())
+	if got := startError(t, open(t, url, login("wrong"))); !strings.Contains(got, "WRONGPASS") {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -22,11 +22,7 @@ func (d *Discovery) lookUp(ctx context.Context, addr string) []string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opts.ConnectTimeout)
 	defer cancel()
-	resolver := net.DefaultResolver
-	if d.opts.Dialer != nil && d.opts.Dialer.Resolver != nil {
-		resolver = d.opts.Dialer.Resolver
-	}
-	ips, err := resolver.LookupNetIP(ctx, "ip", host)
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil
 	}
