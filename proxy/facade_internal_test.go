@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"cosky-proxy/cluster/clustertest"
 )
 
 func TestOwnAddress(t *testing.T) {
@@ -74,5 +77,55 @@ func TestFacadeSharesSlots(t *testing.T) {
 	}
 	if _, err := newFacade(addrs, "10.0.0.9:1"); err == nil {
 		t.Errorf("a proxy that is not listed became part of the cluster")
+	}
+}
+
+// TestPeerUnderTLS: a proxy whose clients have to show a certificate gives a sign of life to one that has none.
+func TestPeerUnderTLS(t *testing.T) {
+	ca := clustertest.NewCA(t)
+	config := ca.Server()
+	config.ClientAuth = tls.RequireAndVerifyClientCert
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			nc.(*tls.Conn).Handshake() // it fails, and says why
+			nc.Close()
+		}
+	}()
+	t.Cleanup(func() { ln.Close(); <-done })
+	p := peer{addr: ln.Addr().String(), encrypted: true, patience: clustertest.Deadline}
+	defer p.hangUp()
+	if err := p.ask(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ln.Close()
+	if err := p.ask(t.Context()); err == nil {
+		t.Error("nobody is there, and answers")
+	}
+}
+
+func TestShownEncrypted(t *testing.T) {
+	for _, c := range []struct {
+		bound []string
+		want  bool
+	}{
+		{[]string{"127.0.0.1:1", "tls:127.0.0.1:2"}, true},
+		{[]string{"tls:127.0.0.1:1", "127.0.0.1:2"}, false},
+		{[]string{"tls:127.0.0.1:1", "unix:/run/p.sock"}, true}, // behind a translating network
+		{[]string{"tls:127.0.0.1:1", "127.0.0.1:3"}, false},
+	} {
+		s := &Server{addrs: c.bound}
+		if got := s.shownEncrypted("proxy.example:2"); got != c.want {
+			t.Errorf("%q: %v", c.bound, got)
+		}
 	}
 }

@@ -48,10 +48,10 @@ func (s *Server) shownEncrypted(own string) bool {
 	}
 	all := true
 	for _, addr := range s.Addrs() {
-		host, under := strings.CutPrefix(addr, tlsListener)
-		_, p, err := net.SplitHostPort(host)
+		bound, under := strings.CutPrefix(addr, tlsListener)
+		_, p, err := net.SplitHostPort(bound)
 		switch {
-		case err != nil: // a Unix socket
+		case err != nil, strings.HasPrefix(addr, "unix:"):
 		case p == port:
 			return under
 		default:
