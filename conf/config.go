@@ -83,6 +83,7 @@ type Upstream struct {
 	RefreshInterval     time.Duration // topology is asked for at least this often
 	ReadFrom            string        // which servers answer reads: one of readPolicies
 	ReadFromCommands    []string      // exceptions, NAME=POLICY; the first that names a command counts
+	ReadYourWrites      bool          // a client's reads see its own writes, whoever answers
 	MaxReplicaLag       time.Duration // how far behind its master a replica may be that is read from
 }
 

@@ -73,6 +73,7 @@ func options(c *Config) []option {
 		duration("upstream.refresh_interval", &up.RefreshInterval, 100*time.Millisecond, day, "ask for the topology at least this often"),
 		choice("upstream.read_from", &up.ReadFrom, readPolicies, "which servers answer reads"),
 		readRules("upstream.read_from_commands", &up.ReadFromCommands, "exceptions for commands and ACL categories, such as @scripting=master; the first that names a command counts; off: none; a flag may be repeated"),
+		flagOf("upstream.read_your_writes", &up.ReadYourWrites, "clients that have written read from the master until a replica is known to have it"),
 		duration("upstream.max_replica_lag", &up.MaxReplicaLag, 20*time.Millisecond, time.Hour, "a replica that is further behind its master, or silent for so long, is not read from"),
 
 		size("protocol.max_bulk", &pr.MaxBulk, 1*KB, 16*GB, "one argument of a command"),

@@ -18,7 +18,8 @@
 // hub.go shares subscriptions, feed.go is a connection that has them, roster.go counts
 // clients), scripts (scripts.go), INFO (info.go), commands split or sent to every shard
 // (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). Replies that speak of the
-// backend's state are followed up in redirect.go. Which commands there are the backend
+// backend's state are followed up in redirect.go. Who else than the owner of a key may answer reads is the matter of
+// replicas.go; tls.go puts clients' connections under TLS. Which commands there are the backend
 // says (vocabulary.go, inquiry.go). The near-cache is used in cached.go: what can be kept
 // (reads.go), for how long when fields expire (fieldexpiry.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go);
 // events.go feeds it from CoSky's Pub/Sub.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,8 @@ type ReadOptions struct {
 	From   ReadFrom      // empty: FromMaster
 	Rules  []ReadRule    // exceptions; the first that names a command counts
 	MaxLag time.Duration // how far behind a replica may be, and how long one may be silent
+
+	OwnWrites bool // a client reads from a replica only what cannot be older than its own last write
 }
 
 // ReadRule is an exception for one command or one ACL category.
@@ -127,6 +130,35 @@ func (o *ReadOptions) Check() error {
 	return nil
 }
 
+// writesTooEarly notes that cmd may write. It reports whether it has to wait first for reads that are in flight to
+// replicas, which could see it.
+func (s *session) writesTooEarly(cmd *command.Command) bool {
+	if !cmd.MayWrite() && cmd.Name != "exec" && !cmd.Has(command.Module) {
+		return false
+	}
+	if s.astray && s.drain() {
+		return true
+	}
+	s.wroteAt = unanswered
+	return false
+}
+
+// unanswered is session.wroteAt while the last write may be in flight.
+const unanswered = -1
+
+// floor is the moment up to which a replica must have everything to be read from by s (mono).
+func (s *session) floor(now int64) int64 {
+	switch {
+	case s == nil || !s.loop.srv.opts.Reads.OwnWrites:
+		return 0
+	case s.wroteAt == unanswered && s.inflight > 0:
+		return math.MaxInt64
+	case s.wroteAt == unanswered:
+		s.wroteAt = now
+	}
+	return s.wroteAt
+}
+
 // readsFrom says who may answer the session's next command.
 func (s *session) readsFrom(cmd *command.Command) source {
 	l := s.loop
@@ -139,7 +171,7 @@ func (s *session) readsFrom(cmd *command.Command) source {
 // readLane is the connection on which a read of t travels that others than the owner may answer.
 func (s *session) readLane(owner *node, t target) (ln *lane, cause string) {
 	l := s.loop
-	n := l.readable(owner, t.slot, t.from, uint64(s.id))
+	n := l.readable(owner, t.slot, t.from, s)
 	if n == nil {
 		return nil, errNoReplica(owner)
 	}
@@ -162,9 +194,9 @@ func (l *loop) readKey(key laneKey, n *node) laneKey {
 	return key
 }
 
-// readable chooses who answers a read of slot: the same server for the same chooser, for as long as it is fit.
+// readable chooses who answers a read of slot: the same server for the same client, for as long as it is fit.
 // nil: nobody may.
-func (l *loop) readable(owner *node, slot uint16, from source, chooser uint64) *node {
+func (l *loop) readable(owner *node, slot uint16, from source, s *session) *node {
 	i := 0
 	if l.clusters {
 		i = l.topo.ShardOf(slot)
@@ -172,20 +204,24 @@ func (l *loop) readable(owner *node, slot uint16, from source, chooser uint64) *
 	if l.topo.Shards[i].Moving { // its replicas would deny keys that have left
 		return owner
 	}
-	now := l.now()
+	now, chooser := l.now(), uint64(0)
+	floor := s.floor(now)
+	if s != nil {
+		chooser = uint64(s.id)
+	}
 	replicas := l.replicas[i]
 	switch {
 	case from == masterFirst && owner.alive(now):
 		return owner
 	case from == nearest:
-		return l.nearest(owner, replicas, chooser, now)
+		return l.nearest(owner, replicas, chooser, now, floor)
 	}
 	for k := range replicas {
-		if n := replicas[(chooser+uint64(k))%uint64(len(replicas))]; n.fit(now) {
+		if n := replicas[(chooser+uint64(k))%uint64(len(replicas))]; n.fit(now, floor) {
 			return n
 		}
 	}
-	if from == replicaOnly {
+	if from == replicaOnly && floor == 0 {
 		return nil
 	}
 	return owner
@@ -195,7 +231,7 @@ func (l *loop) readable(owner *node, slot uint16, from source, chooser uint64) *
 // below is scheduling, not distance.
 const alsoNear = 200 * time.Microsecond
 
-func (l *loop) nearest(owner *node, replicas []*node, chooser uint64, now int64) *node {
+func (l *loop) nearest(owner *node, replicas []*node, chooser uint64, now, floor int64) *node {
 	fastest := time.Duration(-1)
 	consider := func(p *cluster.Pulse) {
 		if rtt := p.RTT(); rtt > 0 && (fastest < 0 || rtt < fastest) {
@@ -206,7 +242,7 @@ func (l *loop) nearest(owner *node, replicas []*node, chooser uint64, now int64)
 		consider(owner.info.Pulse)
 	}
 	for _, n := range replicas {
-		if n.fit(now) {
+		if n.fit(now, floor) {
 			consider(n.replica.Pulse)
 		}
 	}
@@ -216,7 +252,7 @@ func (l *loop) nearest(owner *node, replicas []*node, chooser uint64, now int64)
 		near++
 	}
 	for _, n := range replicas {
-		if n.fit(now) && n.replica.Pulse.RTT() <= limit {
+		if n.fit(now, floor) && n.replica.Pulse.RTT() <= limit {
 			near++
 		}
 	}
@@ -225,7 +261,7 @@ func (l *loop) nearest(owner *node, replicas []*node, chooser uint64, now int64)
 	}
 	chosen := int(chooser % uint64(near))
 	for _, n := range replicas {
-		if n.fit(now) && n.replica.Pulse.RTT() <= limit {
+		if n.fit(now, floor) && n.replica.Pulse.RTT() <= limit {
 			if chosen == 0 {
 				return n
 			}
@@ -240,9 +276,13 @@ func (n *node) alive(now int64) bool {
 	return n.well() && n.info != nil && n.info.Pulse != nil && n.info.Pulse.Alive(now)
 }
 
-// fit reports whether a replica may be read from.
-func (n *node) fit(now int64) bool {
-	return n.replica != nil && !n.replica.Blocked && n.replica.Pulse != nil && n.replica.Pulse.Alive(now) && n.breaker.retryAt == 0 && now >= n.unfitUntil
+// fit reports whether a replica may be read from, and has everything up to floor.
+func (n *node) fit(now, floor int64) bool {
+	if n.replica == nil || n.replica.Blocked || n.replica.Pulse == nil {
+		return false
+	}
+	p := n.replica.Pulse
+	return p.Alive(now) && p.Until()-int64(n.loop.srv.opts.Reads.MaxLag) > floor && n.breaker.retryAt == 0 && now >= n.unfitUntil
 }
 
 // unfitFor is how long a replica is left alone that has lost or refused a read.
@@ -266,11 +306,7 @@ func (l *loop) readAgain(ln *lane, r *request) bool {
 	if cause != "" {
 		return false
 	}
-	chooser := uint64(0)
-	if r.sess != nil {
-		chooser = uint64(r.sess.id)
-	}
-	next := l.readable(owner, r.slot, r.from, chooser)
+	next := l.readable(owner, r.slot, r.from, r.client())
 	if next == nil {
 		return false
 	}
@@ -309,7 +345,7 @@ func (ln *lane) witness(r *request) *node {
 // proven to be fit, and says nothing.
 func (ln *lane) wilted(now int64) bool {
 	n := ln.node
-	return n.replica != nil && ln.inflight.len > 0 && !n.fit(now) && now-max(ln.lastRead, ln.inflight.head.sentAt) > int64(ln.loop.srv.opts.Reads.MaxLag)
+	return n.replica != nil && ln.inflight.len > 0 && !n.fit(now, 0) && now-max(ln.lastRead, ln.inflight.head.sentAt) > int64(ln.loop.srv.opts.Reads.MaxLag)
 }
 
 // adoptReplicas makes those of t the ones to read from.

@@ -166,6 +166,23 @@ func TestReadFrom(t *testing.T) {
 		s.set(t, "n", "done")
 	})
 
+	t.Run("a client sees its own writes", func(t *testing.T) {
+		p := proxytest.StartDiscovered(t, s.backend(), func(o *proxy.Options) {
+			readFrom(proxy.FromReplica)(o)
+			o.Reads.OwnWrites = true
+		})
+		c := clustertest.Dial(t, p.Addr)
+		awaitReader(t, c, "k", s.replicas...)
+		for i := range 50 {
+			v := strconv.Itoa(i)
+			c.Send(oneWrite([]string{"SET", "own", v}, []string{"GET", "own"}))
+			if got := c.ReadReply() + c.ReadReply() + c.Do("GET", "own"); got != "+OK\r\n"+bulkOf(v)+bulkOf(v) {
+				t.Fatalf("got %q", got)
+			}
+		}
+		awaitReader(t, c, "k", s.replicas...)
+	})
+
 	t.Run("nearest", func(t *testing.T) {
 		p := proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromNearest))
 		// All are equally near, so clients are spread over all.

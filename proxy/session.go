@@ -80,6 +80,7 @@ type session struct {
 	laneEpoch uint64  // the loop's when the first of those in flight was sent
 	exclusive bool    // what is in flight must be answered before anything else is sent
 	astray    bool    // reads are in flight to replicas: what may write waits for them
+	wroteAt   int64   // when its last write was certainly answered (mono), unanswered, or 0; known only where replicas are read from
 	patient   bool    // its pin executes a blocking command: no timeout
 	holding   []*lane // lanes that are not read because this client does not take its replies
 	closed    bool
@@ -268,7 +269,7 @@ func (s *session) dispatch(req *resp.Request) bool {
 	if s.tx != nil && s.tx.queueing && !endsTransaction(cmd) {
 		return s.queue(cmd, req.Args, raw)
 	}
-	if s.astray && !cmd.Has(command.ReadOnly) && s.drain() {
+	if l.readSources != nil && s.writesTooEarly(cmd) {
 		return false
 	}
 	if l.homeless(cmd) {

@@ -230,7 +230,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 			QueueLimit: int(u.QueueLimit), QueueTimeout: u.QueueTimeout, MaxRedirects: u.MaxRedirects,
 			BackoffMin: u.ReconnectBackoffMin, BackoffMax: u.ReconnectBackoffMax,
 		},
-		Reads: proxy.ReadOptions{From: proxy.ReadFrom(u.ReadFrom), Rules: readRulesOf(u.ReadFromCommands), MaxLag: u.MaxReplicaLag},
+		Reads: proxy.ReadOptions{From: proxy.ReadFrom(u.ReadFrom), Rules: readRulesOf(u.ReadFromCommands), MaxLag: u.MaxReplicaLag, OwnWrites: u.ReadYourWrites},
 		Protocol: resp.Limits{
 			MaxInline: int(cfg.Protocol.MaxInline), MaxBulk: int64(cfg.Protocol.MaxBulk), MaxArgs: cfg.Protocol.MaxArgs,
 		},

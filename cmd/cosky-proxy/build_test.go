@@ -37,7 +37,7 @@ func everything(t *testing.T) *conf.Config {
 	cfg, _, err := conf.Load([]string{
 		"--backend", "rediss-sentinel://me:pw@a:1,b:2/main/3", "--loops=1", "--transport=goroutine", "--clients.idle-timeout=1s", "--nearcache.on-backend-loss=serve_stale:30s", "--nearcache.warmup.namespaces=a",
 		"--upstream.sentinel-user=su", "--upstream.sentinel-password=sp", "--cluster-facade=a:1", "--cluster-announce=a:1", "--nearcache.hot.keys=5", "--nearcache.rules={match: a, commands: [GET], coherence: ttl}",
-		"--upstream.read-from-commands=get=replica", "--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
+		"--limits.rules={per: user, rate: 2}", "--upstream.read-from-commands=get=replica", "--upstream.read-your-writes=true", "--nearcache.hot.pinned=a", "--nearcache.hot.commands=GET",
 		"--nearcache.scripts={sha: 0123456789abcdef0123456789abcdef01234567, effect: registry_renew}",
 	}, nil)
 	if err != nil {
