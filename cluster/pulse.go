@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"cosky-proxy/nearcache/lease"
+	"cosky-proxy/proxy/mono"
 )
 
 // Pulse is what discovery knows of a server's fitness for reads; readers never lock. Of a
@@ -12,9 +13,16 @@ import (
 // primary while it answers.
 type Pulse struct {
 	lease.Lease
+	born int64 // mono nanoseconds
 
 	rtt atomic.Int64 // smoothed, nanoseconds; 0: it has not answered yet
 }
+
+// NewPulse is the pulse of a server that nothing is known of yet.
+func NewPulse() *Pulse { return &Pulse{born: mono.Now()} }
+
+// Young reports whether the server has not been heard yet, and came to be known less than patience (nanoseconds) ago.
+func (p *Pulse) Young(now, patience int64) bool { return p.Until() == 0 && now-p.born < patience }
 
 // Beat notes how long an answer took.
 func (p *Pulse) Beat(took time.Duration) {

@@ -27,7 +27,7 @@ type ReadFrom string
 const (
 	FromMaster           ReadFrom = "master"
 	FromMasterPreferred  ReadFrom = "master_preferred"  // replicas while the master is out of reach
-	FromReplica          ReadFrom = "replica"           // never the master
+	FromReplica          ReadFrom = "replica"           // not the master, unless the replicas are new or slots on their way
 	FromReplicaPreferred ReadFrom = "replica_preferred" // the master while no replica is fit
 	FromNearest          ReadFrom = "nearest"           // whoever answers fastest
 )
@@ -201,10 +201,11 @@ func (l *loop) readable(owner *node, slot uint16, from source, s *session) *node
 	if l.clusters {
 		i = l.topo.ShardOf(slot)
 	}
-	if l.topo.Shards[i].Moving { // its replicas would deny keys that have left
+	now := l.now()
+	if l.topo.Shards[i].Moving || owner.unsettled(now) { // its replicas would deny keys that have left
 		return owner
 	}
-	now, chooser := l.now(), uint64(0)
+	chooser := uint64(0)
 	floor := s.floor(now)
 	if s != nil {
 		chooser = uint64(s.id)
@@ -221,10 +222,16 @@ func (l *loop) readable(owner *node, slot uint16, from source, s *session) *node
 			return n
 		}
 	}
-	if from == replicaOnly && floor == 0 {
+	if from == replicaOnly && floor == 0 && !slices.ContainsFunc(replicas, func(n *node) bool { return n.newcomer(now) }) {
 		return nil
 	}
 	return owner
+}
+
+// newcomer reports whether a replica, or what its shard owns, is so new that it could not be proven to be fit yet. The master
+// stands in for it.
+func (n *node) newcomer(now int64) bool {
+	return n.replica.Pulse != nil && n.replica.Pulse.Young(now, 2*int64(n.loop.srv.opts.Reads.MaxLag))
 }
 
 // Servers whose answers take at most twice as long as the fastest one's, and a little, are equally near: what lies

@@ -311,11 +311,25 @@ func TestReadFromCluster(t *testing.T) {
 	}
 	ready := func(t *testing.T) {
 		t.Helper()
-		clustertest.Await(t, "replicas of all shards", func() error {
-			for _, key := range all {
-				if got := conn.Do("STRLEN", key); got[0] == '-' {
-					return errors.New(got)
+		asked := func() (n int) { // of masters
+			for i := range p.Discovery.Current().Shards {
+				for _, r := range c.Nodes {
+					if r.Addr == p.Discovery.Current().Shards[i].Primary.Addr {
+						n += reads(r, "strlen")
+					}
 				}
+			}
+			return n
+		}
+		clustertest.Await(t, "replicas of all shards", func() error {
+			before := asked()
+			for _, key := range all {
+				if got := conn.Do("STRLEN", key); got != fmt.Sprintf(":%d\r\n", len(key)) {
+					t.Fatalf("STRLEN %s answered %q", key, got)
+				}
+			}
+			if n := asked() - before; n != 0 {
+				return fmt.Errorf("masters have answered %d", n)
 			}
 			return nil
 		})

@@ -30,12 +30,12 @@ func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched, pulses bool)
 			}
 		}
 	}
-	keep := func(n *cluster.Node, primary bool, ranges []slot.Range) *cluster.Node {
+	keep := func(n *cluster.Node, primary bool, ranges []slot.Range, anew bool) *cluster.Node {
 		b, known := before[n.ID]
 		if known && n.Version == "" {
 			n.Version = b.node.Version
 		}
-		if known && same(b.node, n) && b.primary == primary && slices.Equal(b.ranges, ranges) {
+		if known && !anew && same(b.node, n) && b.primary == primary && slices.Equal(b.ranges, ranges) {
 			delete(before, n.ID)
 			return b.node
 		}
@@ -44,15 +44,18 @@ func adopt(prev *cluster.Topology, shards []cluster.Shard, vouched, pulses bool)
 			n.Vouch = new(lease.Lease)
 		}
 		if pulses {
-			n.Pulse = new(cluster.Pulse)
+			n.Pulse = cluster.NewPulse()
 		}
 		return n
 	}
 	for i := range shards {
 		s := &shards[i]
-		s.Primary = keep(s.Primary, true, s.Ranges)
+		found := s.Primary
+		s.Primary = keep(found, true, s.Ranges, false)
+		// What replicas were proven to have was what the shard had. It may have got more slots since.
+		anew := pulses && s.Primary == found
 		for j := range s.Replicas {
-			s.Replicas[j] = keep(s.Replicas[j], false, nil)
+			s.Replicas[j] = keep(s.Replicas[j], false, nil, anew)
 		}
 	}
 	for _, b := range before {
