@@ -18,9 +18,9 @@ import (
 // hosted Redis. No connection is lost, but the old server is a replica now; nothing of it is served any more.
 func TestNameThatLeadsElsewhere(t *testing.T) {
 	first, second := clustertest.StartRedis(t), clustertest.StartRedis(t)
+	names := startDNS(t)
 	port := fmt.Sprint(first.Port)
 	passOn(t, "127.0.0.2:"+port, second.Addr)
-	names := startDNS(t)
 	names.answer.Store(&[4]byte{127, 0, 0, 1})
 	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{"redis.test:" + port}}, nil)
 	const key = "ns:cfg:a"
