@@ -178,6 +178,9 @@ func (e *Entry) alive(now int64) bool {
 // the last of them was got were so at one moment.
 func (c *Cache) Valid(e *Entry, now int64) bool { return e.valid(c, now) }
 
+// Unchanged reports whether nothing but a lease keeps the entry from being served at now.
+func (c *Cache) Unchanged(e *Entry, now int64) bool { return now < e.until && e.unchanged(c) }
+
 // seal gives the entry its identity and what it depends on.
 func (e *Entry) seal(c *Cache, f *Fetch) {
 	e.hash = f.id

@@ -19,7 +19,7 @@ import (
 // hearing is the state of a feed with respect to that.
 type hearing struct {
 	waits   bool // the feed is not read on
-	cleared int  // bytes of its input that need not wait: they arrived before the last question was asked
+	cleared int  // bytes of its input that need not wait: whole messages that arrived before the last question was asked
 }
 
 // heard: so many bytes of the input have been passed on.
@@ -40,34 +40,35 @@ func (f *feed) hold(input []byte) bool {
 	case f.hearing.cleared > 0, f.skip.Started(), l.cache == nil, !l.srv.tracks(), l.srv.fetchLanes.Load() == 0:
 		return false
 	}
-	if _, holds := f.curation(input); !holds {
+	if kind, name, channel, ok := readMessage(input); !ok || !holds(channel) || f.audience.listened(f, kind, name, channel) == nil {
 		return false
 	}
 	var curations []curation
-	for rest := input; ; {
-		n := resp.Len(rest)
-		if n == 0 {
-			break
+	size := 0
+	for n := resp.Len(input); n > 0; n = resp.Len(input[size:]) {
+		if _, _, channel, ok := readMessage(input[size:]); ok && holds(channel) {
+			c, known := l.curation(channel)
+			if !known {
+				break
+			}
+			if !slices.Contains(curations, c) {
+				curations = append(curations, c)
+			}
 		}
-		if c, holds := f.curation(rest[:n]); holds && !slices.Contains(curations, c) {
-			curations = append(curations, c)
-		}
-		rest = rest[n:]
+		size += n
 	}
-	if len(curations) == 0 { // the first is not complete yet
+	if len(curations) == 0 { // it is not complete yet, or nobody owns what it is about
 		return false
 	}
-	f.wait(len(input), curations)
+	f.wait(size, curations)
 	return true
 }
 
-// curation tells where changes of what a message is about are heard of. False: it is none that waits.
-func (f *feed) curation(frame []byte) (c curation, holds bool) {
-	kind, name, channel, ok := readMessage(frame)
-	if !ok || coskey.ClassOfChannel(channel) != coskey.Instance || f.audience.listened(f, kind, name, channel) == nil {
-		return c, false
-	}
-	l := f.audience.hub.loop
+// holds reports whether messages of the channel wait.
+func holds(channel []byte) bool { return coskey.ClassOfChannel(channel) == coskey.Instance }
+
+// curation tells where changes of what such a message is about are heard of, if anywhere.
+func (l *loop) curation(channel []byte) (c curation, known bool) {
 	ns := channel[:bytes.IndexByte(channel, ':')]
 	n, cause := l.owner(l.target(ns).slot)
 	if cause != "" {

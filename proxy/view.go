@@ -222,7 +222,9 @@ func (l *loop) view(q *viewQuestion, done func(*nearcache.Entry)) {
 			done(v.entry)
 			return
 		}
-		vs.drop(v)
+		if vs.ended(v) {
+			vs.drop(v)
+		}
 	}
 	if f := vs.fetchOf(&q.Question); f != nil && !f.spoiled && f.Current(l.cache) {
 		l.stats.Joined++
@@ -296,7 +298,13 @@ func (vs *views) void(v *view) {
 	vs.drop(v)
 }
 
-// drop forgets v, which is void.
+// ended reports whether v is void for good. A lease that has ended may come back to life with the next
+// sign of its connection, and v with it: until then its keys are watched on.
+func (vs *views) ended(v *view) bool {
+	return v.lane.closed || !vs.loop.cache.Unchanged(v.entry, vs.loop.now())
+}
+
+// drop forgets v, which is void for good.
 func (vs *views) drop(v *view) {
 	if id := keyOf(&v.q.Question); vs.byID[id] == v {
 		delete(vs.byID, id)
@@ -355,14 +363,14 @@ func (vs *views) catchUp(done func()) {
 	arrived()
 }
 
-// tick lets go of views that are void for other reasons.
+// tick lets go of views that are not served any more for other reasons.
 func (vs *views) tick(now int64) {
 	if now < vs.sweepAt || len(vs.byID) == 0 {
 		return
 	}
 	vs.sweepAt = now + int64(sweepViews)
 	for _, v := range vs.byID {
-		if !vs.loop.cache.Valid(v.entry, now) {
+		if vs.ended(v) {
 			vs.lapse(v, now)
 			vs.drop(v)
 		}

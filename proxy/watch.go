@@ -52,8 +52,8 @@ type watch struct {
 
 // leave ends v's interest.
 func (w *watch) leave(vs *views, v *view) {
-	for i, o := range w.views {
-		if o == v {
+	for i := len(w.views) - 1; i >= 0; i-- { // voidAll takes the last one
+		if w.views[i] == v {
 			w.views[i] = w.views[len(w.views)-1]
 			w.views[len(w.views)-1] = nil
 			w.views = w.views[:len(w.views)-1]
