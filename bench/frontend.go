@@ -57,7 +57,7 @@ type candidate struct {
 	role    role
 	variant string // empty: none
 	path    string
-	version string // the option that tells its version
+	version string // the option that tells its version; empty: it has none
 	// args returns the command line, after writing what files it needs into dir.
 	args func(dir string, port int, b *backend) ([]string, error)
 	// serves lists the topologies the proxy can stand in front of.
