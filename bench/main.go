@@ -128,7 +128,9 @@ func (o *options) addProxy(arg string) error {
 			return fmt.Errorf("cannot use proxy name %q twice: write name=path", name)
 		}
 	}
-	o.proxies = append(o.proxies, coskyProxy(name, absolute))
+	c := coskyProxy(name, absolute)
+	c.build = len(o.proxies)
+	o.proxies = append(o.proxies, c)
 	return nil
 }
 
