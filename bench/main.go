@@ -220,6 +220,9 @@ func bench(ctx context.Context, o options) error {
 		}
 		failed = append(failed, err)
 	}
+	if o.workload.MatchString(hitTitle) {
+		r.verdicts = append(r.verdicts, measureHits(ctx)...)
+	}
 	fmt.Print(r.markdown())
 	if o.out != "" {
 		failed = append(failed, r.write(o.out))
