@@ -143,7 +143,7 @@ func redisCLI(ctx context.Context, port int, script string, args ...string) (str
 	cmd.Stdin = strings.NewReader(script)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("cannot run redis-cli %q: %w: %.200s", args, err, out)
+		return "", fmt.Errorf("cannot run redis-cli %.60q: %w: %.200s", strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
 }

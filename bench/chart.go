@@ -22,9 +22,15 @@ const (
 // maxMultiple is where the axis ends; what is beyond is drawn there, with its value.
 const maxMultiple = 4
 
-// palette is told apart by readers who do not see every colour (Okabe and Ito).
-func palette() []string {
-	return []string{"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"}
+// colourOf is the same for a peer in all charts. Readers who do not see every colour can tell them apart
+// (Okabe and Ito).
+func colourOf(f *frontEnd) string {
+	for i, c := range peerTable() {
+		if c.name == f.name {
+			return []string{"#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"}[i]
+		}
+	}
+	return []string{"#0072B2", "#000000"}[f.build%2]
 }
 
 // chart shows one figure of every front end as a multiple of Redis' own, a line for each
@@ -68,18 +74,18 @@ func (c chart) svg(e *experiment) string {
 }
 
 // dots draws a row: a dot for each median, a line from the least round to the greatest.
-func (c chart) dots(b *strings.Builder, r row, fronts []string, y int) {
+func (c chart) dots(b *strings.Builder, r row, fronts []*frontEnd, y int) {
 	base := r.find(reference)
-	for i, front := range fronts {
-		cell := r.named(front)
+	for _, front := range fronts {
+		cell := r.of(front)
 		if cell == nil {
 			continue
 		}
-		colour := palette()[i%len(palette())]
+		colour := colourOf(front)
 		s := ratio(cell.samples, base.samples, c.figure)
 		x := xOf(s.median)
 		fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="%s" stroke-opacity=".5" stroke-width="2"/>`, xOf(s.low), xOf(s.high), y, y, colour)
-		fmt.Fprintf(b, `<circle cx="%.1f" cy="%d" r="%.1f" fill="%s" fill-opacity=".85"><title>%s: %.2f (%.2f–%.2f)</title></circle>`, x, y, dotRadius, colour, html.EscapeString(front), s.median, s.low, s.high)
+		fmt.Fprintf(b, `<circle cx="%.1f" cy="%d" r="%.1f" fill="%s" fill-opacity=".85"><title>%s: %.2f (%.2f–%.2f)</title></circle>`, x, y, dotRadius, colour, html.EscapeString(front.name), s.median, s.low, s.high)
 		if s.median > maxMultiple {
 			fmt.Fprintf(b, `<text x="%.1f" y="%d" fill="%s">%.3g</text>`, x+8, y+4, colour, s.median)
 		}
@@ -87,11 +93,11 @@ func (c chart) dots(b *strings.Builder, r row, fronts []string, y int) {
 	}
 }
 
-func legend(b *strings.Builder, fronts []string) {
+func legend(b *strings.Builder, fronts []*frontEnd) {
 	x := 12.
-	for i, front := range fronts {
-		fmt.Fprintf(b, `<circle cx="%.0f" cy="42" r="%.1f" fill="%s"/><text x="%.0f" y="46" fill="#222">%s</text>`+"\n", x+5, dotRadius, palette()[i%len(palette())], x+14, html.EscapeString(front))
-		x += 30 + 7*float64(len(front))
+	for _, front := range fronts {
+		fmt.Fprintf(b, `<circle cx="%.0f" cy="42" r="%.1f" fill="%s"/><text x="%.0f" y="46" fill="#222">%s</text>`+"\n", x+5, dotRadius, colourOf(front), x+14, html.EscapeString(front.name))
+		x += 30 + 7*float64(len(front.name))
 	}
 }
 
@@ -111,14 +117,14 @@ func xOf(multiple float64) float64 {
 }
 
 // frontsOf lists all front ends but Redis itself, in the order in which they are measured.
-func frontsOf(rows []row) []string {
-	var names []string
+func frontsOf(rows []row) []*frontEnd {
+	var fronts []*frontEnd
 	for _, r := range rows {
 		for _, c := range r.cells {
-			if c.front.role != reference && c.front.role != variant && !slices.Contains(names, c.front.name) {
-				names = append(names, c.front.name)
+			if (c.front.role == subject || c.front.role == peer) && !slices.Contains(fronts, c.front) {
+				fronts = append(fronts, c.front)
 			}
 		}
 	}
-	return names
+	return fronts
 }

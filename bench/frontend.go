@@ -30,6 +30,7 @@ const (
 type frontEnd struct {
 	name      string
 	role      role
+	build     int    // of a subject: its number
 	variant   string // empty: none
 	port      int
 	processes []*process
@@ -55,9 +56,10 @@ func (f *frontEnd) share(w workload) workload {
 type candidate struct {
 	name    string
 	role    role
+	build   int    // of a subject: its number
 	variant string // empty: none
 	path    string
-	version string // the option that tells its version
+	version string // the option that tells its version; empty: it has none
 	// args returns the command line, after writing what files it needs into dir.
 	args func(dir string, port int, b *backend) ([]string, error)
 	// serves lists the topologies the proxy can stand in front of.
@@ -119,7 +121,7 @@ func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd
 	if err != nil {
 		return nil, err
 	}
-	return &frontEnd{name: c.name, role: c.role, variant: c.variant, port: ports[0], processes: []*process{p}}, nil
+	return &frontEnd{name: c.name, role: c.role, build: c.build, variant: c.variant, port: ports[0], processes: []*process{p}}, nil
 }
 
 // direct is the backend without anything in front. In a cluster it is the first

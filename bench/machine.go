@@ -19,7 +19,11 @@ func header(o options, peers, missing []candidate) string {
 		fmt.Fprintf(&b, "- %s: %s\n", c.name, firstLine(c.path, "--version"))
 	}
 	for _, c := range peers {
-		fmt.Fprintf(&b, "- %s: %s\n", c.name, firstLine(c.path, c.version))
+		version := "does not tell its version"
+		if c.version != "" {
+			version = firstLine(c.path, c.version)
+		}
+		fmt.Fprintf(&b, "- %s: %s\n", c.name, version)
 	}
 	for _, c := range missing {
 		fmt.Fprintf(&b, "- %s: not on this machine (%s names its path)\n", c.name, peerVariable(c.name))

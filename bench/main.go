@@ -128,7 +128,9 @@ func (o *options) addProxy(arg string) error {
 			return fmt.Errorf("cannot use proxy name %q twice: write name=path", name)
 		}
 	}
-	o.proxies = append(o.proxies, coskyProxy(name, absolute))
+	c := coskyProxy(name, absolute)
+	c.build = len(o.proxies)
+	o.proxies = append(o.proxies, c)
 	return nil
 }
 
@@ -217,6 +219,9 @@ func bench(ctx context.Context, o options) error {
 			return err
 		}
 		failed = append(failed, err)
+	}
+	if o.workload.MatchString(hitTitle) {
+		r.verdicts = append(r.verdicts, measureHits(ctx)...)
 	}
 	fmt.Print(r.markdown())
 	if o.out != "" {

@@ -152,10 +152,10 @@ func (r row) find(want role) *cell {
 	return best
 }
 
-// named returns the measured cell of a front end, or nil.
-func (r row) named(front string) *cell {
+// of returns the measured cell of a front end, or nil.
+func (r row) of(front *frontEnd) *cell {
 	for _, c := range r.cells {
-		if c.front.name == front && c.err == nil {
+		if c.front == front && c.err == nil {
 			return c
 		}
 	}

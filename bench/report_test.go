@@ -198,3 +198,19 @@ func TestReportIsWritten(t *testing.T) {
 		t.Errorf("the chart lacks a value beyond its axis or a label:\n%s", drawn)
 	}
 }
+
+func TestHitTime(t *testing.T) {
+	const output = "goos: linux\nBenchmarkHitPerCore/keys=100/threads=1-16 \t 24183741\t 14.9 ns/op\t 14.8 cpu-ns/op\t 0 B/op\n" +
+		"BenchmarkHitPerCore/keys=100/threads=16-16 \t 24183741\t 7.5 ns/op\t 15.25 cpu-ns/op\nPASS\n"
+	for threads, want := range map[int]float64{1: 14.8, 16: 15.25} {
+		if got, err := hitTime(output, threads); err != nil || got != want {
+			t.Errorf("%d threads: got %v, %v, want %v", threads, got, err, want)
+		}
+	}
+	if _, err := hitTime("FAIL\n", 1); err == nil {
+		t.Error("no figure was found where there is none")
+	}
+	if v := measureHits(t.Context()); v[0].measured != "" || v[0].why == "" {
+		t.Errorf("outside the repository's root there is nothing to measure, got %+v", v)
+	}
+}
