@@ -94,11 +94,12 @@ func rawDial(t *testing.T, addr string) (fd int) {
 		t.Error(err)
 		return -1
 	}
-	fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Error(err)
 		return -1
 	}
+	syscall.CloseOnExec(fd)
 	sa := &syscall.SockaddrInet4{Port: to.Port}
 	copy(sa.Addr[:], to.IP.To4())
 	limit := syscall.NsecToTimeval(int64(clustertest.Deadline))
