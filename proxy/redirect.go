@@ -93,12 +93,11 @@ func redirectTarget(from, line string) (host, port string) {
 // tell, and that does not yet. addr is empty when the line makes no sense.
 func (l *loop) redirected(from, line string) (addr string, known bool) {
 	host, port := redirectTarget(from, line)
-	switch host {
-	case "":
+	if host == "" {
 		return "", false
-	default:
+	}
+	if host != "?" {
 		return net.JoinHostPort(host, port), true
-	case "?":
 	}
 	for i := range l.topo.Shards {
 		if n := l.topo.Shards[i].Primary; strings.HasSuffix(n.Addr, ":"+port) {
