@@ -66,6 +66,7 @@ func TestNameThatLeadsElsewhere(t *testing.T) {
 // TestAddressMap: a node that announces an address which leads nowhere from here is reached where the
 // configuration says.
 func TestAddressMap(t *testing.T) {
+	t.Parallel()
 	c := clustertest.StartCluster(t, 1, 0, "--cluster-announce-ip", "10.255.255.1")
 	node := c.Nodes[0]
 	port := fmt.Sprint(node.Port)

@@ -16,12 +16,17 @@ import (
 	"cosky-proxy/proxy/proxytest"
 )
 
-// readLag is short, so that tests need not wait for a replica to become fit, or unfit.
-const readLag = 300 * time.Millisecond
-
+// readFrom allows replicas a lag that no scheduling on a busy machine amounts to.
 func readFrom(from proxy.ReadFrom, rules ...proxy.ReadRule) func(*proxy.Options) {
 	return func(o *proxy.Options) {
-		o.Reads = proxy.ReadOptions{From: from, Rules: rules, MaxLag: readLag}
+		o.Reads = proxy.ReadOptions{From: from, Rules: rules, MaxLag: 3 * time.Second}
+	}
+}
+
+// readFromSoon is for tests that wait for a replica to become unfit.
+func readFromSoon(from proxy.ReadFrom) func(*proxy.Options) {
+	return func(o *proxy.Options) {
+		o.Reads = proxy.ReadOptions{From: from, MaxLag: 300 * time.Millisecond}
 	}
 }
 
@@ -99,6 +104,7 @@ func awaitReader(t *testing.T, c *clustertest.Conn, key string, servers ...*clus
 }
 
 func TestReadFrom(t *testing.T) {
+	t.Parallel()
 	s := startReplicated(t, 2)
 	s.set(t, "k", "v")
 	s.set(t, "k2", "v2")
@@ -201,12 +207,13 @@ func TestReadFrom(t *testing.T) {
 
 // TestReplicasThatAreNotFit: they are not read from, whatever the reason, and again when it is over.
 func TestReplicasThatAreNotFit(t *testing.T) {
+	t.Parallel()
 	s := startReplicated(t, 1)
 	replica := s.replicas[0]
 	s.set(t, "k", "v")
-	preferred := clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromReplicaPreferred)).Addr)
-	strict := clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromReplica)).Addr)
-	away := proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromMasterPreferred))
+	preferred := clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), readFromSoon(proxy.FromReplicaPreferred)).Addr)
+	strict := clustertest.Dial(t, proxytest.StartDiscovered(t, s.backend(), readFromSoon(proxy.FromReplica)).Addr)
+	away := proxytest.StartDiscovered(t, s.backend(), readFromSoon(proxy.FromMasterPreferred))
 	guarded := clustertest.Dial(t, away.Addr)
 	awaitReader(t, preferred, "k", replica)
 	awaitReader(t, strict, "k", replica)
@@ -278,6 +285,7 @@ func TestReplicasThatAreNotFit(t *testing.T) {
 // TestReadFromCluster: the replicas of a cluster answer, also after they have changed places with their
 // masters, and not while a slot of theirs is on its way: they would deny the keys that have left.
 func TestReadFromCluster(t *testing.T) {
+	t.Parallel()
 	c := clustertest.StartCluster(t, 2, 1)
 	p := proxytest.StartCluster(t, c, func(o *proxy.Options) {
 		readFrom(proxy.FromReplica)(o)
@@ -394,6 +402,7 @@ func TestReadFromCluster(t *testing.T) {
 
 // TestReadFromSentinel: the replicas that Sentinels know answer, and the one that is promoted does not any more.
 func TestReadFromSentinel(t *testing.T) {
+	t.Parallel()
 	s := clustertest.StartSentinel(t)
 	p := proxytest.StartSentinel(t, s, readFrom(proxy.FromReplica))
 	c := clustertest.Dial(t, p.Addr)

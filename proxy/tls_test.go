@@ -18,6 +18,7 @@ import (
 // TestTLS has TLS on both sides, in front of each kind of backend: lanes, pins, fetches, subscriptions
 // and discovery, and clients that show a certificate.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ca := clustertest.NewCA(t)
 	for name, start := range map[string]func(*testing.T) discovery.Backend{
 		"standalone": func(t *testing.T) discovery.Backend {
@@ -33,6 +34,7 @@ func TestTLS(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := proxytest.StartDiscovered(t, start(t), func(o *proxy.Options) {
 				o.Listen, o.TLS = []string{"tls:127.0.0.1:0"}, ca.Server()
 				o.TLS.ClientAuth = tls.RequireAndVerifyClientCert

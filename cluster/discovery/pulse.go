@@ -137,19 +137,21 @@ func (d *Discovery) takePulse(ctx context.Context, shard cluster.Shard) {
 	h := &history{lag: int64(d.opts.MaxReplicaLag)}
 	var wg sync.WaitGroup
 	for _, n := range append([]*cluster.Node{shard.Primary}, shard.Replicas...) {
-		wg.Go(func() { d.feel(ctx, n, h, n == shard.Primary) })
+		wg.Go(func() { d.feel(ctx, shard, n, h) })
 	}
 	wg.Wait()
 }
 
 // feel asks one server of a shard until ctx is done.
-func (d *Discovery) feel(ctx context.Context, n *cluster.Node, h *history, primary bool) {
+func (d *Discovery) feel(ctx context.Context, shard cluster.Shard, n *cluster.Node, h *history) {
+	primary := n == shard.Primary
 	l := &link{addr: n.Addr, login: d.dataLogin()}
 	defer l.retire()
 	pause := max(d.opts.MaxReplicaLag/3, time.Millisecond)
-	every(ctx, pause, func() {
+	for ctx.Err() == nil {
 		sent := mono.Now()
-		replies, _, err := l.ask(ctx, pause, []any{"INFO", "replication"})
+		// A frozen primary is known to be silent when the last that it said stops being of use.
+		replies, _, err := l.ask(ctx, 2*pause, []any{"INFO", "replication"})
 		var rep replication
 		if err == nil {
 			rep, err = parseReplication(replies[0])
@@ -162,6 +164,9 @@ func (d *Discovery) feel(ctx context.Context, n *cluster.Node, h *history, prima
 		case primary:
 			h.note(sample{sent, rep.offset})
 			n.Pulse.Renew(sent + h.lag)
+			if d.opts.Backend.Mode == cluster.Standalone && !sameAddrs(shard.Replicas, rep.slaves) {
+				d.Refresh("the replicas of " + n.Addr + " have changed") // nobody else tells
+			}
 		case !rep.syncing:
 			if at, ok := h.reached(rep.offset, sent); ok {
 				n.Pulse.Renew(at + h.lag)
@@ -170,8 +175,20 @@ func (d *Discovery) feel(ctx context.Context, n *cluster.Node, h *history, prima
 		if err == nil {
 			n.Pulse.Beat(time.Duration(mono.Now() - sent))
 		}
-	})
+		if now := mono.Now(); n.Pulse.Young(now, 2*h.lag) { // its primary may have been asked a moment later
+			sleep(ctx, min(pause, firstPause))
+		} else {
+			sleep(ctx, pause-time.Duration(now-sent))
+		}
+	}
 }
+
+func sameAddrs(nodes []*cluster.Node, addrs []string) bool {
+	return slices.EqualFunc(nodes, addrs, func(n *cluster.Node, addr string) bool { return n.Addr == addr })
+}
+
+// firstPause is the time between two questions to a server that is not proven to be fit yet.
+const firstPause = 50 * time.Millisecond
 
 // pulseRun is the goroutine that takes a shard's pulses.
 type pulseRun struct {
