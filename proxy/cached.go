@@ -289,7 +289,11 @@ func (f *fetch) begin(l *loop) (ok bool) {
 // opened, and ready is false until it is there and alive. A policy that asks for no
 // source needs the lane and an owner that vouches for the slot.
 func (l *loop) streams(n *node, db int32, p *policy, key []byte) (ln *lane, leases [3]*lease.Lease, ready bool) {
+	tracks, listens := l.srv.tracks(), l.srv.listens() && p.class.Covered() != coskey.Uncovered && !p.bare()
 	ln = n.fetchLane(db)
+	if listens { // before the lane is there, so that both are opened at once
+		leases[2] = l.srv.eventLease(n.addr, key)
+	}
 	if ln == nil {
 		return nil, leases, false
 	}
@@ -297,14 +301,10 @@ func (l *loop) streams(n *node, db int32, p *policy, key []byte) (ln *lane, leas
 	if p.bare() {
 		return ln, leases, true
 	}
-	now := l.now()
-	tracks, listens := l.srv.tracks(), l.srv.listens() && p.class.Covered() != coskey.Uncovered
 	if tracks {
 		leases[1] = ln.lease
 	}
-	if listens {
-		leases[2] = l.srv.eventLease(n.addr, key)
-	}
+	now := l.now()
 	switch {
 	case !tracks && (!listens || p.rule != nil), tracks && !ln.lease.Alive(now):
 		return nil, leases, false
