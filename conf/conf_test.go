@@ -234,7 +234,7 @@ func TestLists(t *testing.T) {
 	}
 	proxies := []string{"10.0.0.1:6380", "[::1]:6380", "proxy-c:6380"}
 	for name, c := range map[string]*Config{
-		"flags":    mustLoad(t, []string{"--cluster-facade", proxies[0], "--cluster-facade=" + proxies[1], "--cluster-facade", proxies[2]}, nil),
+		"flags":    mustLoad(t, []string{"--cluster-facade", proxies[0], "--cluster-facade=" + proxies[1] + "," + proxies[2]}, nil),
 		"variable": mustLoad(t, nil, []string{"COSKY_PROXY_CLUSTER_FACADE=" + strings.Join(proxies, ", ")}),
 		"file":     mustLoad(t, []string{"--config", writeFile(t, "cluster_facade: ['10.0.0.1:6380', '[::1]:6380', 'proxy-c:6380']")}, nil),
 	} {
@@ -306,7 +306,7 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--cluster-facade", ":6380"}, want: []string{"name a host"}},
 		{args: []string{"--cluster-facade", "[::]:6380"}, want: []string{"name a host"}},
 		{args: []string{"--cluster-facade", "h:0"}, want: []string{"nobody can connect to port 0"}},
-		{args: []string{"--cluster-facade", "h:1,i:1"}, want: []string{"not host:port"}},
+		{args: []string{"--cluster-facade", "h:1;i:1"}, want: []string{"not host:port"}},
 		{args: []string{"--cluster-facade", "h:1", "--cluster-announce", "h:2"}, want: []string{"cluster_announce h:2 (flag --cluster-announce) must be one of cluster_facade h:1 (flag --cluster-facade)"}},
 		{args: []string{"--cluster-announce", "h:2"}, want: []string{"needs cluster_facade, which is off"}},
 		{args: []string{"--cluster-node-timeout", "1ms"}, want: []string{"out of range; allowed: 0, or a duration", "from 100ms to 1h"}},
@@ -317,6 +317,8 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--listen", "tls:h:1"}, want: []string{"listen tls:h:1 (flag --listen) needs a certificate: set tls.cert and tls.key"}},
 		{args: []string{"--listen", "tls:h:1", "--tls.cert", "f"}, want: []string{"needs a certificate"}},
 		{args: []string{"--listen", "tls:h:1", "--tls.cert", "f", "--tls.key", "f", "--tls.client-auth", "required"}, want: []string{"tls.client_auth required (flag --tls.client-auth) needs tls.ca"}},
+		{args: []string{"--tls.client-auth", "required"}, want: []string{"tls.client_auth required (flag --tls.client-auth) needs an address for clients that begins with tls:"}},
+		{file: "auth: {mode: proxy, users: [app on #abc ~*]}\n", want: []string{`to YAML " #" begins a comment`}},
 		{args: []string{"--listen", "tls:h:1", "--tls.cert", "f", "--tls.key", "f", "--tls.ca", "f"}, want: []string{"tls.ca has no effect"}},
 		{args: []string{"--listen", "tls:unix:/x"}, want: []string{"the port is not a number"}},
 		{args: []string{"--tls.cert", "f"}, want: []string{"need an address for clients that begins with tls:"}},
@@ -368,7 +370,7 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--nearcache.on-backend-loss=serve_stale:500ms"}, want: []string{"nearcache.on_backend_loss serve_stale:500ms (flag --nearcache.on-backend-loss) must not be shorter than nearcache.max_staleness 1s (default)"}},
 		{file: "loops: [1, 2]\n", want: []string{"not a single value"}},
 		{file: "listen: []\n", want: []string{"no address"}},
-		{file: "listen: [{a: 1}]\n", want: []string{"only plain values"}},
+		{file: "listen: [{a: 1}]\n", want: []string{"it needs a plain value"}},
 		{file: "loops:\n", want: []string{"c.yaml:1): it has no value"}},
 		{file: "- a\n", want: []string{"the file holds keys"}},
 		{file: "a: 1\n---\nb: 2\n", want: []string{"more than one YAML document"}},

@@ -64,6 +64,9 @@ func quotesAdvice(data []byte, line int) string {
 	if line < 1 || line > len(lines) {
 		return ""
 	}
+	if strings.Contains(lines[line-1], " #") {
+		return `; to YAML " #" begins a comment, a value that contains it needs quotes`
+	}
 	_, value, _ := strings.Cut(lines[line-1], ": ")
 	value = strings.TrimSpace(value)
 	if value == "" || strings.ContainsAny(value[:1], `"'{[`) || !strings.Contains(value+" ", ": ") {
@@ -119,8 +122,8 @@ func (w *walker) pair(prefix string, v *ast.MappingValueNode) error {
 	return nil
 }
 
-// errMappings comes with the texts of a list in which there are mappings.
-var errMappings = errors.New("a list may hold only plain values")
+// errMappings comes with the texts of a list in which there are mappings, or of one that stands for such a list.
+var errMappings = errors.New("it needs a plain value")
 
 // choiceText makes one text of a word that has a value of its own, "serve_stale: 30s" of
 // {serve_stale: 30s}. Anything else stays as it is.
@@ -157,8 +160,8 @@ func values(n ast.Node) ([]string, error) {
 		return nil, errors.New("it has no value")
 	}
 	t, ok := scalarText(n)
-	if !ok {
-		return nil, errors.New("it needs a plain value")
+	if !ok { // a list of one, perhaps
+		return []string{n.String()}, errMappings
 	}
 	return []string{t}, nil
 }

@@ -112,11 +112,11 @@ func (r *LimitRule) set(key string, texts []string) error {
 		r.Match = text
 		return nil
 	case "rate":
-		return parseRate(&r.Rate, text)
+		return allowing(parseRate(&r.Rate, text), "commands per second, from 0.001 to 100000000")
 	case "burst":
-		return atLeastOne(&r.Burst, text)
+		return allowing(atLeastOne(&r.Burst, text), "a whole number from 1 to 100000000")
 	case "in_flight":
-		return atLeastOne(&r.InFlight, text)
+		return allowing(atLeastOne(&r.InFlight, text), "a whole number from 1 to 100000000")
 	}
 	return errors.New("unknown key; a rule has per, match, rate, burst and in_flight")
 }

@@ -23,6 +23,11 @@ func TestLimitRulesFromEverySource(t *testing.T) {
 			t.Errorf("%s: got  %+v\nwant %+v", name, c.Limits.Rules, want)
 		}
 	}
+	for _, one := range []string{"limits:\n  rules: " + first + "\n", "limits:\n  rules:\n    per: user\n    match: batch:*\n    rate: 500\n    burst: 50\n    in_flight: 8\nloops: 1\n"} {
+		if c := mustLoad(t, []string{"--config", writeFile(t, one)}, nil); !reflect.DeepEqual(c.Limits.Rules, want[:1]) {
+			t.Errorf("one rule without a list: got %+v of\n%s", c.Limits.Rules, one)
+		}
+	}
 }
 
 func TestRefusedLimitRules(t *testing.T) {
@@ -33,10 +38,10 @@ func TestRefusedLimitRules(t *testing.T) {
 		`{per: user}`:                                "the rule per user needs rate or in_flight",
 		`{per: user, burst: 5, in_flight: 5}`:        "the rule per user has a burst, which needs a rate",
 		`{per: connection, match: a, rate: 5}`:       "connections have no names that match could compare",
-		`{per: user, rate: 0}`:                       "rate of a rule: out of range",
+		`{per: user, rate: 0}`:                       "rate of a rule: out of range; allowed: commands per second, from 0.001 to",
 		`{per: user, rate: NaN}`:                     "rate of a rule: out of range",
 		`{per: user, rate: many}`:                    "rate of a rule: not a number",
-		`{per: user, rate: 1, burst: 0}`:             "burst of a rule: out of range",
+		`{per: user, rate: 1, burst: 0}`:             "burst of a rule: out of range; allowed: a whole number from 1 to",
 		`{per: user, in_flight: 1.5}`:                "in_flight of a rule: not a whole number",
 		`{per: [user, address], rate: 1}`:            "per of a rule: not a single value",
 		`{per: user, limit: 1}`:                      "limit of a rule: unknown key; a rule has per, match, rate, burst and in_flight",

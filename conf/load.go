@@ -89,10 +89,13 @@ func (o *occurrences) Type() string          { return "text" }
 
 // flagTexts: of a repeated flag the last one wins, unless it is a list.
 func (o *option) flagTexts(texts []string) []string {
-	if o.list {
+	switch {
+	case !o.list:
+		return texts[len(texts)-1:]
+	case o.between != "": // a rule or a user that is given by a flag is one, whatever is in it
 		return texts
 	}
-	return texts[len(texts)-1:]
+	return strings.Split(strings.Join(texts, ","), ",")
 }
 
 type loader struct {

@@ -47,10 +47,15 @@ func (o *option) apply(texts []string, origin string) error {
 	if o.hide != nil {
 		shown = o.hide(shown)
 	}
-	if o.allowed != "" {
-		err = fmt.Errorf("%w; allowed: %s", err, o.allowed)
+	return fmt.Errorf("cannot use %q for %s (%s): %w", shown, o.key, origin, allowing(err, o.allowed))
+}
+
+// allowing adds to an error what would have been accepted, if that is known.
+func allowing(err error, allowed string) error {
+	if err == nil || allowed == "" {
+		return err
 	}
-	return fmt.Errorf("cannot use %q for %s (%s): %w", shown, o.key, origin, err)
+	return fmt.Errorf("%w; allowed: %s", err, allowed)
 }
 
 // scalar makes a set function that takes exactly one text.

@@ -128,10 +128,10 @@ func (r *CacheRule) set(key string, texts []string) (err error) {
 		return nil
 	case "ttl":
 		d, err := parseDuration(text)
-		return assign(&r.TTL, d, time.Millisecond, 365*24*time.Hour, err)
+		return allowing(assign(&r.TTL, d, time.Millisecond, 365*24*time.Hour, err), "a duration such as 500ms or 60s, from 1ms to nearcache.ttl")
 	case "max_value":
 		n, err := parseBytes(text)
-		return assign(&r.MaxValue, n, 1, 1*GB, err)
+		return allowing(assign(&r.MaxValue, n, 1, 1*GB, err), "a size such as 64KB, from 1 to nearcache.max_entry")
 	case "coherence":
 		if text != "tracking" && text != "ttl" {
 			return errors.New("must be tracking or ttl")

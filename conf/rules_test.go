@@ -39,7 +39,7 @@ func TestRefusedRules(t *testing.T) {
 		`{match: a, commands: [GET, get]}`:                  `commands of a rule: "get" is named twice`,
 		`{match: [a, b], commands: [GET]}`:                  `match of a rule: not a single value`,
 		`{match: a, commands: [GET], ttl: 5}`:               `ttl of a rule: not a duration with a unit`,
-		`{match: a, commands: [GET], ttl: 0s}`:              `ttl of a rule: out of range`,
+		`{match: a, commands: [GET], ttl: 0s}`:              `ttl of a rule: out of range; allowed: a duration such as 500ms or 60s, from 1ms to nearcache.ttl`,
 		`{match: a, commands: [GET], ttl: 61s}`:             `ttl 1m1s of the rule for "a" must not be greater than nearcache.ttl 1m (default)`,
 		`{match: a, commands: [GET], max_value: 2MB}`:       `max_value 2MB of the rule for "a" must not be greater than nearcache.max_entry 1MB (default)`,
 		`{match: a, commands: [GET], max_value: x}`:         `max_value of a rule: not a size`,

@@ -10,7 +10,7 @@ func options(c *Config) []option {
 	au, cl, up, pr, nc, sc := &c.Auth, &c.Clients, &c.Upstream, &c.Protocol, &c.NearCache, &c.Scripts
 	tl, ut := &c.TLS, &c.Upstream.TLS
 	return []option{
-		common(addresses("listen", &c.Listen, "listen for clients here; a flag may be repeated")),
+		common(addresses("listen", &c.Listen, "listen for clients here")),
 		common(backend("backend", &c.Backend, "what stands behind the proxy")),
 		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /healthz, /readyz and /debug/pprof; off: none")),
 		common(number("loops", &c.Loops, 0, 1024, "event loops; 0: one per CPU")),
@@ -30,7 +30,7 @@ func options(c *Config) []option {
 		duration("tls.handshake_timeout", &tl.HandshakeTimeout, 10*time.Millisecond, time.Hour, "a client that has not finished its handshake by then is closed"),
 
 		choice("auth.mode", &au.Mode, []string{"off", "proxy", "passthrough"}, "who decides what clients may do: nobody, the proxy or the backend"),
-		secretLines("auth.users", &au.Users, "USER", "users in Redis' ACL syntax, for auth.mode proxy; a flag may be repeated"),
+		secretLines("auth.users", &au.Users, "USER", "users in Redis' ACL syntax, for auth.mode proxy"),
 		text("auth.file", &au.File, "PATH", "ACL file with the users, instead of auth.users"),
 		number("auth.log_max_len", &au.LogMaxLen, 0, 1_000_000, "entries that ACL LOG keeps"),
 		number("auth.max_credentials", &au.MaxCredentials, 1, 1_000_000, "different logins per loop that auth.mode passthrough has connections for"),
@@ -47,7 +47,7 @@ func options(c *Config) []option {
 		duration("clients.tcp_keepalive", &cl.TCPKeepalive, 0, day, "silence before TCP probes a client; 0: no probes"),
 		size("clients.buffer_memory", &cl.BufferMemory, 1*MB, 1024*GB, "all clients' buffers together"),
 
-		limitRules("limits.rules", &c.Limits.Rules, "how many commands are allowed: {per: connection|address|user|namespace, match: PATTERN, rate: N, burst: N, in_flight: N}; a flag may be repeated"),
+		limitRules("limits.rules", &c.Limits.Rules, "how many commands are allowed: {per: connection|address|user|namespace, match: PATTERN, rate: N, burst: N, in_flight: N}"),
 		number("limits.max_names", &c.Limits.MaxNames, 1, 10_000_000, "addresses, users or namespaces that each rule counts apart; further ones share one limit"),
 
 		text("upstream.user", &up.User, "NAME", "log in to the backend as this user; overrides the URL"),
@@ -60,7 +60,7 @@ func options(c *Config) []option {
 		text("upstream.tls.server_name", &ut.ServerName, "NAME", "host that the certificates of all servers are for; empty: each one's own"),
 		flagOf("upstream.tls.insecure_skip_verify", &ut.InsecureSkipVerify, "take any certificate for the backend's: whoever is in between can read and change everything"),
 		choice("upstream.tls.min_version", &ut.MinVersion, []string{"1.2", "1.3"}, "oldest version of TLS to use with the backend"),
-		addressMap("upstream.address_map", &up.AddressMap, "where servers are reached that announce another address, host:port=host:port or host=host; off: where they say; a flag may be repeated"),
+		addressMap("upstream.address_map", &up.AddressMap, "where servers are reached that announce another address, host:port=host:port or host=host; off: where they say"),
 		duration("upstream.connect_timeout", &up.ConnectTimeout, 10*time.Millisecond, time.Hour, "connecting and logging in to a node"),
 		duration("upstream.timeout", &up.Timeout, 10*time.Millisecond, day, "waiting for an ordinary command's reply"),
 		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, large requests)"),
@@ -72,7 +72,7 @@ func options(c *Config) []option {
 		duration("upstream.reconnect_backoff_max", &up.ReconnectBackoffMax, time.Millisecond, time.Hour, "longest pause between connection attempts"),
 		duration("upstream.refresh_interval", &up.RefreshInterval, 100*time.Millisecond, day, "ask for the topology at least this often"),
 		choice("upstream.read_from", &up.ReadFrom, readPolicies, "which servers answer reads"),
-		readRules("upstream.read_from_commands", &up.ReadFromCommands, "exceptions for commands and ACL categories, such as @scripting=master; the first that names a command counts; off: none; a flag may be repeated"),
+		readRules("upstream.read_from_commands", &up.ReadFromCommands, "exceptions for commands and ACL categories, such as @scripting=master; the first that names a command counts; off: none"),
 		flagOf("upstream.read_your_writes", &up.ReadYourWrites, "clients that have written read from the master until a replica is known to have it"),
 		duration("upstream.max_replica_lag", &up.MaxReplicaLag, 20*time.Millisecond, time.Hour, "a replica that is further behind its master, or silent for so long, is not read from"),
 
@@ -87,17 +87,17 @@ func options(c *Config) []option {
 		duration("nearcache.ttl", &nc.TTL, time.Millisecond, 365*day, "longest life of an entry"),
 		duration("nearcache.pubsub_ttl", &nc.PubSubTTL, 0, 365*day, "longest life of an entry that only Pub/Sub covers; 0: do not cache those"),
 		powerOfTwo(number("nearcache.stripes", &nc.Stripes, 0, 1<<24, "epoch counters; more of them mean fewer false invalidations; 0: one per KB of nearcache.max-bytes"), &nc.Stripes),
-		scripts("nearcache.scripts", &nc.Scripts, "scripts that do what one of CoSky's does: {sha: DIGEST, effect: NAME}; a flag may be repeated"),
+		scripts("nearcache.scripts", &nc.Scripts, "scripts that do what one of CoSky's does: {sha: DIGEST, effect: NAME}"),
 		duration("nearcache.refresh_idle", &nc.RefreshIdle, 0, day, "a script's reply that nobody reads for so long is not kept up to date when instances are renewed"),
-		rules("nearcache.rules", &nc.Rules, "what else is cached: {match: PATTERN, commands: [GET, …], ttl: 60s, max_value: 1MB, coherence: tracking|ttl}; a flag may be repeated"),
+		rules("nearcache.rules", &nc.Rules, "what else is cached: {match: PATTERN, commands: [GET, …], ttl: 60s, max_value: 1MB, coherence: tracking|ttl}"),
 		number("nearcache.hot.sample", &nc.Hot.Sample, 0, 1_000_000, "one read in so many is counted, to find the keys that are read most; 0: none"),
 		duration("nearcache.hot.interval", &nc.Hot.Interval, 100*time.Millisecond, day, "counts lose half of their weight so often, and hot keys are chosen anew"),
 		number("nearcache.hot.keys", &nc.Hot.Keys, 0, maxHotKeys, "so many of the keys that are read most are cached, where there is client tracking; 0: none"),
 		number("nearcache.hot.min_reads", &nc.Hot.MinReads, 1, 1_000_000_000, "reads per second that such a key must have"),
-		keys("nearcache.hot.pinned", &nc.Hot.Pinned, "keys that are cached besides, however seldom they are read; a flag may be repeated"),
+		keys("nearcache.hot.pinned", &nc.Hot.Pinned, "keys that are cached besides, however seldom they are read"),
 		commands("nearcache.hot.commands", &nc.Hot.Commands, "commands whose replies are cached of hot keys; off: all that nearcache.rules can name"),
 		onBackendLoss("nearcache.on_backend_loss", &nc.StaleFor, "what is cached while the backend is out of reach: nothing is served, or it stands in for so long at most"),
-		names("nearcache.warmup.namespaces", &nc.Warmup.Namespaces, "NAMESPACE", "namespaces of CoSky that are in memory before the proxy is ready; off: none; a flag may be repeated"),
+		names("nearcache.warmup.namespaces", &nc.Warmup.Namespaces, "NAMESPACE", "namespaces of CoSky that are in memory before the proxy is ready; off: none"),
 		number("nearcache.warmup.concurrency", &nc.Warmup.Concurrency, 1, 10_000, "reads under way at the same time"),
 		duration("nearcache.warmup.timeout", &nc.Warmup.Timeout, 100*time.Millisecond, time.Hour, "the proxy is ready after this in any case"),
 		number("nearcache.warmup.rate", &nc.Warmup.Rate, 0, 1_000_000, "reads per second of what was in use when its invalidation stream was lost; 0: none"),

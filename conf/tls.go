@@ -123,6 +123,8 @@ func (l *loader) checkTLS() error {
 		return fmt.Errorf("%s needs a certificate: set tls.cert and tls.key", l.described("listen"))
 	case !listens && own.Cert+own.Key+own.CA != "":
 		return fmt.Errorf("tls.cert, tls.key and tls.ca need an address for clients that begins with tls:, there is none in %s", l.described("listen"))
+	case !listens && own.ClientAuth != "off":
+		return fmt.Errorf("%s needs an address for clients that begins with tls:, there is none in %s", l.described("tls.client_auth"), l.described("listen"))
 	case listens && own.ClientAuth != "off" && own.CA == "":
 		return fmt.Errorf("%s needs tls.ca, the authority that signs the clients' certificates", l.described("tls.client_auth"))
 	case listens && own.ClientAuth == "off" && own.CA != "":

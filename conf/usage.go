@@ -35,6 +35,8 @@ Every option is also a key of the YAML file and an environment variable:
   nearcache: {max_bytes: 1GB}
   COSKY_PROXY_NEARCACHE_MAX_BYTES=1GB
 A flag overrides the environment, the environment the file, the file the default.
+Options marked "several" take a list: repeat the flag, or put commas between. RULE, SCRIPT,
+USER and KEY may contain commas: each has a flag, or a line of the variable, of its own.
 
 All other flags:
 `
@@ -76,6 +78,9 @@ func (o *option) describe(s *strings.Builder) {
 	value := o.get()
 	if value == "" {
 		value = "none"
+	}
+	if o.list {
+		value = "several; " + value
 	}
 	fmt.Fprintf(s, "  --%s %s\n      %s (%s)\n", o.flag(), o.arg, o.help, value)
 	if o.arg == "WORD" || o.arg == "LEVEL" {

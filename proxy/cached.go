@@ -287,25 +287,25 @@ func (f *fetch) begin(l *loop) (ok bool) {
 // streams finds what will announce changes of key: the fetch lane it is read on and
 // the lease of CoSky's events, each only as far as it is a source. What is missing is
 // opened, and ready is false until it is there and alive. A policy that asks for no
-// source needs the lane and an owner that vouches for the slot.
+// source needs the lane and an owner that vouches for the slot; what the lane announces all the same it has to
+// announce for ever, because scripts rely on it for keys that they do not name (loop.raise).
 func (l *loop) streams(n *node, db int32, p *policy, key []byte) (ln *lane, leases [3]*lease.Lease, ready bool) {
+	tracks, listens := l.srv.tracks(), l.srv.listens() && p.class.Covered() != coskey.Uncovered && !p.bare()
 	ln = n.fetchLane(db)
+	if listens { // before the lane is there, so that both are opened at once
+		leases[2] = l.srv.eventLease(n.addr, key)
+	}
 	if ln == nil {
 		return nil, leases, false
 	}
 	leases[0] = n.info.Vouch
-	if p.bare() {
-		return ln, leases, true
-	}
-	now := l.now()
-	tracks, listens := l.srv.tracks(), l.srv.listens() && p.class.Covered() != coskey.Uncovered
 	if tracks {
 		leases[1] = ln.lease
 	}
-	if listens {
-		leases[2] = l.srv.eventLease(n.addr, key)
-	}
+	now := l.now()
 	switch {
+	case p.bare() && !tracks:
+		return ln, leases, true
 	case !tracks && (!listens || p.rule != nil), tracks && !ln.lease.Alive(now):
 		return nil, leases, false
 	case listens && (leases[2] == nil || !leases[2].Alive(now)):

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"cosky-proxy/nearcache"
 	"cosky-proxy/nearcache/lease"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/resp"
@@ -591,9 +590,6 @@ func (ln *lane) lost(e ending) {
 	if ln.lease != nil {
 		ln.lease.Revoke()
 		n.fallen[ln.key.db] = ln.lease
-		if l.rules.anyBare() { // their entries live on, but nobody announces now what a script does to keys that it does not name
-			l.cache.Bump(nearcache.All)
-		}
 	}
 	unsentFrom, unsent := ln.unsent()
 	if ln.conn != nil {

@@ -108,6 +108,31 @@ func TestEntriesStandInForALostBackend(t *testing.T) {
 	}
 }
 
+// TestEntriesStandInBesideRulesWithoutCoherence: such rules take nothing from the others, and stand in as well.
+func TestEntriesStandInBesideRulesWithoutCoherence(t *testing.T) {
+	backend := clustertest.StartRedis(t)
+	o := proxytest.Options(t, proxytest.Single(backend.Addr))
+	o.Cache.StaleFor = time.Minute
+	o.Cache.Rules = []proxy.Rule{{Match: "bare:*", Commands: []string{"get"}, TTL: time.Minute, MaxValue: 1 << 10, Bare: true}}
+	s, addr := proxytest.Start(t, o)
+	c := clustertest.Dial(t, addr)
+	reads := map[string][]string{"$1\r\nv\r\n": {"GET", "bare:a"}, "*1\r\n$1\r\nv\r\n": {"SMEMBERS", "{n}:svc_idx"}}
+	backend.Do("SET", "bare:a", "v")
+	backend.Do("SADD", "{n}:svc_idx", "v")
+	for want, read := range reads {
+		hold(t, c, func() uint64 { return s.Stats().Hits }, want, read...)
+	}
+	backend.Stop()
+	for want, read := range reads {
+		clustertest.Await(t, "a value in place of the lost one", func() error {
+			if got := c.Do(read...); got != want {
+				return fmt.Errorf("%v: got %q", read, got)
+			}
+			return nil
+		})
+	}
+}
+
 // TestStandingInIsLimited: nothing stands in for longer than configured, nor by default.
 func TestStandingInIsLimited(t *testing.T) {
 	for _, limit := range []time.Duration{0, 1200 * time.Millisecond} {
