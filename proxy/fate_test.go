@@ -101,6 +101,44 @@ func TestFateOfWhatWasWritten(t *testing.T) {
 	}
 }
 
+// A part of a read that several shards answer is not read again behind a write of the same client either.
+func TestFateOfPartsOfReads(t *testing.T) {
+	var cut atomic.Bool
+	b := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		switch {
+		case !redirectable(args) && args[0] != "DBSIZE":
+			return ""
+		case cut.Load():
+			return ":7\r\n"
+		case args[0] == "SET":
+			cut.Store(true)
+			c.Close()
+		}
+		return ""
+	})
+	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "MGET":
+			return "*1\r\n+a\r\n"
+		case "DBSIZE":
+			return ":1\r\n"
+		}
+		return ""
+	})
+	_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Loops = 1 }, a, b)
+	here, there := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
+	for _, read := range [][]string{{"MGET", here, there}, {"DBSIZE"}} {
+		cut.Store(false)
+		c := clustertest.Dial(t, addr)
+		c.Send(oneWrite(read, []string{"SET", there, "v"}))
+		for _, want := range []string{"-ERR cosky-proxy connection lost (backend ", "-ERR cosky-proxy connection lost, fate unknown (backend "} {
+			if got := c.ReadReply(); !strings.HasPrefix(got, want) {
+				t.Errorf("%q: got %q, want %q", read, got, want)
+			}
+		}
+	}
+}
+
 // What a client watches is not watched any more when the connection breaks: somebody may have changed it.
 func TestLostWatch(t *testing.T) {
 	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {

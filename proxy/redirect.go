@@ -287,13 +287,14 @@ func (l *loop) behind(r *request, reply []byte) bool {
 }
 
 // writesBehind reports whether the session has sent something after r that may
-// change what r reads.
+// change what r reads. A part of a scatter reads its own slot, in its parent's place.
 func (s *session) writesBehind(r *request) bool {
+	place := r
 	if sc, ok := r.sink.(*scatter); ok {
-		r = sc.parent
+		place = sc.parent
 	}
-	for o := r.next; o != nil; o = o.next {
-		if o.cmd != nil && !o.cmd.Has(command.ReadOnly) && (o.slot == r.slot || !o.keyed) {
+	for o := place.next; o != nil; o = o.next {
+		if o.cmd != nil && !o.cmd.Has(command.ReadOnly) && (o.slot == r.slot || !o.keyed || !r.keyed) {
 			return true
 		}
 	}
