@@ -223,11 +223,17 @@ func (s *session) await(cmd *command.Command, like *fetch) bool {
 // fetchOf is the fetch in flight if it is still current, else a new one; nil if
 // there can be none.
 func (l *loop) fetchOf(like *fetch) *fetch {
-	if f, _ := l.fetches.of(&like.question); f != nil && f.Current(l.cache) {
+	if f, _ := l.fetches.of(&like.question); f != nil && l.joinable(&f.Fetch, f.startedAt) {
 		l.stats.Joined++
 		return f
 	}
 	return l.startFetch(like)
+}
+
+// joinable reports whether a fetch in flight may answer somebody who asks now. What happens to the key around the proxy
+// is not heard of while its connection is silent, so for how long entries may be served, the fetch may be joined.
+func (l *loop) joinable(f *nearcache.Fetch, startedAt int64) bool {
+	return f.Current(l.cache) && l.now()-startedAt <= int64(l.srv.opts.Cache.MaxStaleness)
 }
 
 func (f *fetch) join(r *request) {

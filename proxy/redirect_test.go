@@ -912,3 +912,58 @@ func TestLoadingIsPassedOn(t *testing.T) {
 	loads.Store(false)
 	expectReply(t, c, "HGETALL ns:svc_itc:a", "*0\r\n")
 }
+
+// TestPartsFollowTheirClient: the parts of a command of a client that moves much are redirected to the connection
+// that its other commands take, so that these stay behind them.
+func TestPartsFollowTheirClient(t *testing.T) {
+	var mu sync.Mutex
+	via := map[string]*proxytest.FakeConn{}
+	big := strings.Repeat("b", 100<<10)
+	moving, staying := keyIn("m", 0, 2, 0), keyIn("s", 1, 2, 0)
+	note := func(c *proxytest.FakeConn, args []string) {
+		mu.Lock()
+		defer mu.Unlock()
+		via[args[0]+" "+args[1]] = c
+	}
+	b := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		note(c, args)
+		switch {
+		case args[0] == "GET" && args[1] == staying:
+			return bulkOf(big)
+		case args[0] == "GET":
+			return bulkOf("v")
+		case args[0] == "MSET":
+			return "+OK\r\n"
+		}
+		return ""
+	})
+	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if redirectable(args) {
+			return movedTo(args[1], b.Addr)
+		}
+		return ""
+	})
+	_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Loops, o.Cache.Cache = 1, nil }, a, b)
+	greedy, modest := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+	clustertest.Await(t, "different ways for the two", func() error {
+		greedy.Send(strings.Repeat(clustertest.Encode("GET", staying), 30))
+		for range 30 {
+			greedy.Expect(bulkOf(big))
+		}
+		expectReply(t, modest, "MSET "+staying+" v", "+OK\r\n")
+		mu.Lock()
+		defer mu.Unlock()
+		if via["GET "+staying] == via["MSET "+staying] {
+			return errors.New("they share a connection")
+		}
+		return nil
+	})
+	greedy.Send(oneWrite([]string{"MSET", moving, "v", staying, "v"}, []string{"GET", moving}))
+	greedy.Expect("+OK\r\n")
+	greedy.Expect(bulkOf("v"))
+	mu.Lock()
+	defer mu.Unlock()
+	if via["MSET "+moving] == nil || via["MSET "+moving] != via["GET "+moving] {
+		t.Error("a write and the read behind it were redirected to different connections")
+	}
+}

@@ -189,6 +189,23 @@ func TestReadFrom(t *testing.T) {
 		awaitReader(t, c, "k", s.replicas...)
 	})
 
+	t.Run("a client sees its own write that is streamed", func(t *testing.T) {
+		p := proxytest.StartDiscovered(t, s.backend(), func(o *proxy.Options) {
+			readFrom(proxy.FromReplica)(o)
+			o.Reads.OwnWrites = true
+		})
+		c := clustertest.Dial(t, p.Addr)
+		const size = 2 << 20 // more than proxytest.Options holds of a request
+		awaitReader(t, c, "k", s.replicas...)
+		asked := reads(s.master, "strlen")
+		expectReply(t, c, "SET large "+strings.Repeat("x", size), "+OK\r\n")
+		expectReply(t, c, "STRLEN large", fmt.Sprintf(":%d\r\n", size))
+		if got := reads(s.master, "strlen") - asked; got != 1 {
+			t.Errorf("right after the write the master has answered %d reads, want 1", got)
+		}
+		expectReply(t, c, "DEL large", ":1\r\n")
+	})
+
 	t.Run("nearest", func(t *testing.T) {
 		p := proxytest.StartDiscovered(t, s.backend(), readFrom(proxy.FromNearest))
 		// All are equally near, so clients are spread over all.

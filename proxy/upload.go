@@ -37,6 +37,9 @@ func (s *session) beginUpload(b []byte) int {
 		return 0
 	}
 	s.lastCmd = cmd
+	if l.readSources != nil {
+		s.writesTooEarly(cmd) // nothing is in flight, so it need not wait
+	}
 	var pin *lane
 	cause := ""
 	if l.throttle != nil {

@@ -226,9 +226,10 @@ func (l *loop) view(q *viewQuestion, done func(*nearcache.Entry)) {
 			vs.drop(v)
 		}
 	}
-	if f := vs.fetchOf(&q.Question); f != nil && !f.spoiled && f.Current(l.cache) {
+	w := viewWaiter{done, l.now()}
+	if f := vs.fetchOf(&q.Question); f != nil && !f.spoiled && l.joinable(&f.Fetch, f.startedAt) {
 		l.stats.Joined++
-		f.waiters = append(f.waiters, done)
+		f.waiters = append(f.waiters, w)
 		return
 	}
 	f := l.newViewFetch(q)
@@ -236,7 +237,7 @@ func (l *loop) view(q *viewQuestion, done func(*nearcache.Entry)) {
 		done(nil)
 		return
 	}
-	f.waiters = append(f.waiters, done)
+	f.waiters = append(f.waiters, w)
 	if !f.spoiled { // else nothing more can happen to it
 		vs.fetches = append(vs.fetches, f)
 	}

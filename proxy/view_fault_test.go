@@ -328,3 +328,83 @@ func TestViewsEndWithTheirLease(t *testing.T) {
 	wire.Unmute(proxytest.Plain)
 	r.front[0].ReadReply()
 }
+
+// Who asks a script when an instance has expired is not answered by a call that was executed before, although its
+// reply is still on its way.
+func TestViewJoinedAfterAnExpiry(t *testing.T) {
+	t.Parallel()
+	r, wire := startRelayedViews(t)
+	r.warm(viewReads[5]...)
+	r.direct.Do("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+	r.direct.Do("PEXPIRE", instanceKey, "700")
+	wire.MuteAfter(proxytest.Fetch, "s@1") // the index names it; what comes after that is held
+	called := r.calls("evalsha")
+	r.front[0].Cmd(viewReads[0]...)
+	r.awaitCalls("evalsha", called)
+	clustertest.Await(t, "the end of the instance", func() error {
+		if got := r.direct.Do("PTTL", instanceKey); got != ":-2\r\n" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	joined := r.server.Stats().Joined
+	r.front[1].Cmd(viewReads[0]...)
+	clustertest.Await(t, "the second client to join", func() error {
+		if r.server.Stats().Joined == joined {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	wire.Unmute(proxytest.Fetch)
+	if got := r.front[0].ReadReply(); !strings.Contains(got, "s@1") {
+		t.Errorf("who asked in time got %.300q", got)
+	}
+	if got := r.front[1].ReadReply(); strings.Contains(got, "s@1") || !strings.Contains(got, "s@2") {
+		t.Errorf("who asked after the instance had expired got %.300q", got)
+	}
+}
+
+// TestFetchesAreNotJoinedForEver: a reply that is held up on a connection says nothing about the time after it was sent, so
+// who asks when entries of that connection are not served any more does not wait for it.
+func TestFetchesAreNotJoinedForEver(t *testing.T) {
+	t.Parallel()
+	const staleness = time.Second
+	r, wire := startRelayed(t, keepAll, func(o *proxy.Options) { o.Loops, o.Cache.MaxStaleness = 1, staleness })
+	r.load()
+	r.must(r.direct, ":1\r\n", registration("s@1", 600, "s")...)
+	for _, read := range [][]string{{"GET", "rs"}, viewReads[0]} {
+		r.direct.Do("SET", "rs", "old")
+		r.direct.Do("HSET", instanceKey, "_zone", "old")
+		r.warm("GET", "rwarm")
+		called := r.calls(strings.ToLower(read[0]))
+		if read[0] == "GET" {
+			wire.Mute(proxytest.Fetch)
+		} else {
+			wire.MuteAfter(proxytest.Fetch, "s@1")
+		}
+		r.front[0].Cmd(read...)
+		r.awaitCalls(strings.ToLower(read[0]), called)
+		begun := time.Now()
+		r.direct.Do("SET", "rs", "new")
+		r.direct.Do("HSET", instanceKey, "_zone", "new")
+		clustertest.Await(t, "the end of what the connection vouches for", func() error {
+			if d := time.Since(begun); d < staleness+staleness/4 {
+				return fmt.Errorf("only %s have passed", d)
+			}
+			return nil
+		})
+		before := r.server.Stats()
+		r.front[1].Cmd(read...)
+		clustertest.Await(t, "the second client to ask", func() error {
+			if s := r.server.Stats(); s.Misses == before.Misses && s.Bypasses == before.Bypasses {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		wire.Unmute(proxytest.Fetch)
+		if got := r.front[1].ReadReply(); !strings.Contains(got, "new") {
+			t.Errorf("%q, %s after a change: %.300q", read, time.Since(begun), got)
+		}
+		r.front[0].ReadReply()
+	}
+}

@@ -21,11 +21,12 @@ const maxShown = 4096
 // they are not tracked.) The script follows right behind the last of them.
 type viewFetch struct {
 	nearcache.Fetch
-	loop    *loop
-	q       *viewQuestion
-	lane    *lane
-	until   int64 // the view is not kept longer
-	waiters []func(*nearcache.Entry)
+	loop      *loop
+	q         *viewQuestion
+	lane      *lane
+	startedAt int64 // mono
+	until     int64 // the view is not kept longer
+	waiters   []viewWaiter
 
 	expiring bool // fields of hashes may expire by themselves, and they are shown
 	keys     []shownKey
@@ -73,7 +74,7 @@ func (l *loop) newViewFetch(q *viewQuestion) *viewFetch {
 	if cause != "" || n.info == nil || !n.info.Vouched(now) {
 		return nil
 	}
-	f := &viewFetch{loop: l, q: q, listed: make(map[uint64]struct{})}
+	f := &viewFetch{loop: l, q: q, startedAt: now, listed: make(map[uint64]struct{})}
 	f.spoiled = l.cache.Refused(l.fickle(q), now)
 	f.start()
 	if f.failed {
@@ -394,9 +395,19 @@ func (f *viewFetch) tell(e *nearcache.Entry) {
 	}
 	waiters := f.waiters
 	f.waiters = nil
-	for _, done := range waiters {
-		done(e)
+	for _, w := range waiters {
+		if e != nil && w.joinedAt > f.startedAt && w.joinedAt > e.Ends() { // see fetch.tooLateFor
+			f.loop.view(f.q, w.done)
+			continue
+		}
+		w.done(e)
 	}
+}
+
+// viewWaiter is who waits for a view.
+type viewWaiter struct {
+	done     func(*nearcache.Entry) // nil: the script has to be called
+	joinedAt int64                  // mono
 }
 
 // removed reports whether the script has met an expired instance and removed it.
