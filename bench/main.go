@@ -225,7 +225,11 @@ func bench(ctx context.Context, o options) error {
 	}
 	fmt.Print(r.markdown())
 	if o.out != "" {
-		failed = append(failed, r.write(o.out))
+		err := r.write(o.out)
+		if err == nil {
+			fmt.Fprintf(os.Stderr, "the report and its charts are in %s\n", o.out)
+		}
+		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
 }

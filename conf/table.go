@@ -12,7 +12,7 @@ func options(c *Config) []option {
 	return []option{
 		common(addresses("listen", &c.Listen, "listen for clients here")),
 		common(backend("backend", &c.Backend, "what stands behind the proxy")),
-		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /healthz, /readyz and /debug/pprof; off: none")),
+		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /hotkeys, /healthz, /readyz and /debug/pprof; off: none")),
 		common(number("loops", &c.Loops, 0, 1024, "event loops; 0: one per CPU")),
 		common(level("log_level", &c.LogLevel, "log messages of this level and above")),
 		choice("log_format", &c.LogFormat, []string{"text", "json"}, "form of a log line"),
