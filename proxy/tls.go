@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ const tlsListener = "tls:"
 type encrypted struct {
 	*tls.Conn
 	patience time.Duration // for the handshake
+	log      *slog.Logger
 
 	agreed bool // owned by the reading goroutine
 }
@@ -23,7 +25,7 @@ type encrypted struct {
 // encrypt returns what to wrap the connections of a listener in.
 func (s *Server) encrypt() func(net.Conn) net.Conn {
 	return func(nc net.Conn) net.Conn {
-		return &encrypted{Conn: tls.Server(nc, s.opts.TLS), patience: s.opts.Clients.HandshakeTimeout}
+		return &encrypted{Conn: tls.Server(nc, s.opts.TLS), patience: s.opts.Clients.HandshakeTimeout, log: s.log}
 	}
 }
 
@@ -32,6 +34,7 @@ func (c *encrypted) Read(b []byte) (int, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), c.patience)
 		defer cancel()
 		if err := c.HandshakeContext(ctx); err != nil {
+			c.log.Debug("cannot agree on TLS with a client", "client", c.RemoteAddr().String(), "error", err) // debug: anybody can cause it
 			return 0, err
 		}
 		c.agreed = true

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -35,10 +36,12 @@ func TestTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			var log lockedBuffer
 			p := proxytest.StartDiscovered(t, start(t), func(o *proxy.Options) {
 				o.Listen, o.TLS = []string{"tls:127.0.0.1:0"}, ca.Server()
 				o.TLS.ClientAuth = tls.RequireAndVerifyClientCert
 				o.Upstream.Dialer = &dial.Dialer{TLS: ca.Client()}
+				o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			})
 			c := dialTLS(t, p.Addr, ca.Client())
 			for i := range 50 {
@@ -78,6 +81,12 @@ func TestTLS(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "certificate required") {
 				t.Errorf("a client without a certificate: %v", err)
 			}
+			clustertest.Await(t, "the reason in the log", func() error {
+				if text := log.String(); !strings.Contains(text, "didn't provide a certificate") {
+					return fmt.Errorf("none in %q", text)
+				}
+				return nil
+			})
 		})
 	}
 }
