@@ -34,6 +34,7 @@ type feed struct {
 	ready    bool
 	closed   bool
 	departed bool  // its node has left the topology
+	leaveAt  int64 // its node is no master any more, and listened to until then (mono); 0: it is one
 	openedAt int64 // (mono)
 	lastRead int64
 	lastPing int64
@@ -375,6 +376,8 @@ func (f *feed) look(now int64) {
 		f.lastRead = now
 	}
 	switch {
+	case f.leaveAt != 0 && now >= f.leaveAt:
+		f.depart()
 	case now-f.lastRead > int64(f.audience.hub.loop.srv.opts.Upstream.Timeout):
 		f.lost(fmt.Errorf("backend %s does not answer", f.node.addr))
 	case now-f.usedAt > int64(feedLinger):
@@ -392,6 +395,12 @@ func (f *feed) OnClose(err error) {
 		err = errors.New("closed by the backend")
 	}
 	f.lost(fmt.Errorf("the connection to backend %s was lost: %w", f.node.addr, err))
+}
+
+// depart ends the feed, whose node is none of those any more that clients are to hear.
+func (f *feed) depart() {
+	f.departed = true
+	f.lost(fmt.Errorf("backend %s left the topology", f.node.addr))
 }
 
 // lost ends the feed. Every topic that it carried has to be put in force elsewhere.

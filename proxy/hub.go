@@ -1,9 +1,9 @@
 package proxy
 
 import (
-	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"cosky-proxy/cluster/slot"
 )
@@ -392,8 +392,12 @@ func (a *audience) listened(f *feed, kind subKind, name, channel []byte) *topic 
 	if t == nil || t.home == nil {
 		return nil
 	}
-	if t.home.feed != f && !(t.everywhere && keyEvent(channel)) {
-		return nil // home brings it, too
+	event := t.everywhere && keyEvent(channel)
+	switch {
+	case event && f.leaveAt != 0: // a replica repeats its master's events
+		return nil
+	case !event && t.home.feed != f: // home brings it, too
+		return nil
 	}
 	return t
 }
@@ -444,13 +448,18 @@ func (h *hub) moved() {
 }
 
 func (a *audience) follow() {
+	l := a.hub.loop
 	for _, f := range a.feeds {
-		if f.node.info == nil {
-			f.departed = true
-			f.lost(fmt.Errorf("backend %s left the topology", f.node.addr))
+		switch {
+		case f.node.info != nil:
+			f.leaveAt = 0
+		case !l.clusters, f.node.goneAt != 0:
+			f.depart()
+		case f.leaveAt == 0:
+			f.leaveAt = l.now() + handover
 		}
 	}
-	if !a.hub.loop.clusters {
+	if !l.clusters {
 		return
 	}
 	for _, t := range a.topics[kindShard] {
@@ -465,6 +474,11 @@ func (a *audience) follow() {
 		}
 	}
 }
+
+// handover is how long a master that was demoted, or has given its slots away, is still listened to (ns). The
+// cluster brings it every message, as before, while its successor may yet be on the way to hear of some that
+// listeners have had already: from there they would come a second time, behind later ones.
+const handover = int64(time.Second)
 
 // followSlot moves a shard channel to the owner of its slot.
 func (a *audience) followSlot(t *topic) {

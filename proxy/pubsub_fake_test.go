@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/proxytest"
 )
@@ -36,7 +38,7 @@ func startSpeaker(t *testing.T) *speaker {
 		case strings.HasSuffix(verb, "unsubscribe"):
 		case sp.refuse != "":
 			return sp.refuse
-		default:
+		case !slices.Contains(sp.listeners, c):
 			sp.listeners = append(sp.listeners, c)
 		}
 		return "*3\r\n" + bulkOf(verb) + bulkOf(args[1]) + ":1\r\n"
@@ -110,6 +112,58 @@ func TestMastersLeaveListeners(t *testing.T) {
 	if got := s.Stats(); got.SubscribersDropped != 0 {
 		t.Errorf("%d clients were disconnected although nothing is missing", got.SubscribersDropped)
 	}
+}
+
+// TestDemotedMastersAreHeardOn: the successor of a master that steps down is listened to when it has certainly heard all
+// that listeners have: what it still has to say of that time would come twice, and out of order.
+func TestDemotedMastersAreHeardOn(t *testing.T) {
+	a, b := startSpeaker(t), startSpeaker(t)
+	s, addr, topology := startFakeCluster(t, func(o *proxy.Options) { o.Loops = 1 }, a.Fake)
+	client := clustertest.Dial(t, addr)
+	client.Do("SUBSCRIBE", "ch")
+	events := clustertest.Dial(t, addr)
+	events.Do("PSUBSCRIBE", "*")
+	message := func(m string) string { return "*3\r\n" + bulkOf("message") + bulkOf("ch") + bulkOf(m) }
+	event := func(node string) string {
+		return "*4\r\n" + bulkOf("pmessage") + bulkOf("*") + bulkOf("__keyevent@0__:set") + bulkOf(node)
+	}
+	a.say(message("1"))
+	client.Expect(message("1"))
+
+	swapped, err := cluster.New(2, cluster.Cluster, []cluster.Shard{{
+		Primary: &cluster.Node{ID: b.Addr, Addr: b.Addr}, Replicas: []*cluster.Node{{ID: a.Addr, Addr: a.Addr}}, Ranges: []slot.Range{slot.All()},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	topology.Set(swapped)
+	s.Adopt(swapped)
+	clustertest.Await(t, "the events of the new master", func() error {
+		b.say(event("b"))
+		_, err := events.TryReply(10 * time.Millisecond)
+		return err
+	})
+	a.say(event("a")) // of its master's, which a replica repeats
+	if n := b.Calls("SUBSCRIBE"); n != 0 {
+		t.Fatalf("the new master was asked at once (%d times)", n)
+	}
+	a.say(message("2"))
+	client.Expect(message("2"))
+	b.say(event("last"))
+	for got := event("b"); got != event("last"); got = events.ReadReply() {
+		if got != event("b") {
+			t.Errorf("a replica was listened to: %q", got)
+		}
+	}
+	counted(t, b.Fake, "SUBSCRIBE", 1)
+	clustertest.Await(t, "the messages of the new master", func() error {
+		b.say(message("3"))
+		got, err := client.TryReply(10 * time.Millisecond)
+		if err == nil && got != message("3") {
+			t.Fatalf("got %q", got)
+		}
+		return err
+	})
 }
 
 // TestShardSubscriptionIsRedirected: the owner of a slot that the topology does not know
