@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -326,6 +327,13 @@ func (l *loop) repeatDelayed(s *session) {
 		r := queue.pop()
 		if s.delayed.len > 0 { // the one before it has to wait on
 			s.delayed.push(r)
+			continue
+		}
+		if l.suspends(r) {
+			s.delayed.push(r)
+			if !slices.Contains(l.paused.delayed, s) {
+				l.paused.delayed = append(l.paused.delayed, s)
+			}
 			continue
 		}
 		l.repeat(r)
