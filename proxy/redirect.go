@@ -23,7 +23,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	}
 	line := reply[1 : len(reply)-2]
 	word := firstWord(line)
-	if ln.node.replica != nil && unfitSays(word) {
+	if r.from != masterOnly && ln.node.replica != nil && unfitSays(word) {
 		return l.readAgain(ln, r)
 	}
 	if refusesCommands(word) {
