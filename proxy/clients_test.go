@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
 )
@@ -217,4 +219,78 @@ func TestClientPause(t *testing.T) {
 	clients[0].Expect("+PONG\r\n")
 	clients[0].Expect("+OK\r\n")
 	clients[0].Expect("$1\r\n1\r\n")
+}
+
+// TestPauseHoldsWhatIsOnItsWay: neither the end of a streamed value nor a write that is to be sent again reaches
+// the backend during a pause.
+func TestPauseHoldsWhatIsOnItsWay(t *testing.T) {
+	t.Run("a streamed value", func(t *testing.T) {
+		backend := clustertest.StartRedis(t)
+		s, addr := proxytest.Start(t, strict(t, backend, netloop.DefaultTransport))
+		control, c := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+		half := strings.Repeat("x", 1<<20)
+		c.Send(fmt.Sprintf("*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n$%d\r\n%s", 2*len(half), half))
+		clustertest.Await(t, "the value to be streamed", func() error {
+			if s.Stats().Pins == 0 {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+		control.Do("CLIENT", "PAUSE", "100000", "WRITE")
+		c.Send(half + "\r\n" + clustertest.Encode("STRLEN", "large"))
+		clustertest.Await(t, "the client to be held", func() error {
+			if list := control.Do("CLIENT", "LIST"); !strings.Contains(list, "flags=b ") {
+				return errors.New(list)
+			}
+			return nil
+		})
+		if got := clustertest.Dial(t, backend.Addr).Do("EXISTS", "large"); got != ":0\r\n" {
+			t.Errorf("written during the pause: EXISTS says %q", got)
+		}
+		control.Do("CLIENT", "UNPAUSE")
+		c.Expect("+OK\r\n")
+		c.Expect(fmt.Sprintf(":%d\r\n", 2*len(half)))
+	})
+
+	t.Run("a write that is sent again", func(t *testing.T) {
+		const tryAgain = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+		var refused, refusedRead, paused, written atomic.Bool
+		asked := make(chan struct{})
+		f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			switch {
+			case args[0] == "GET" && refusedRead.CompareAndSwap(false, true):
+				return tryAgain
+			case args[0] == "GET":
+				return bulkOf("v")
+			case args[0] != "SET":
+				return ""
+			case refused.CompareAndSwap(false, true):
+				<-asked
+				return tryAgain
+			}
+			written.Store(paused.Load())
+			return "+OK\r\n"
+		})
+		_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Loops = 1 }, f)
+		control, c := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+		c.Cmd("SET", "k", "v")
+		clustertest.Await(t, "the write to arrive", func() error {
+			if !refused.Load() {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		control.Cmd("CLIENT", "PAUSE", "100000", "WRITE")
+		close(asked)
+		control.Expect("+OK\r\n")
+		paused.Store(true)
+		// A read that is refused later is sent again later, and not held.
+		expectReply(t, clustertest.Dial(t, addr), "GET k", bulkOf("v"))
+		paused.Store(false)
+		control.Do("CLIENT", "UNPAUSE")
+		c.Expect("+OK\r\n")
+		if written.Load() {
+			t.Error("a write was executed during the pause")
+		}
+	})
 }

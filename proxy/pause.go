@@ -22,10 +22,11 @@ const (
 // pauseState is a pause as one loop knows it. All loops are told before the client
 // that asked for it is answered.
 type pauseState struct {
-	kind  pauseKind
-	until int64 // mono
-	timer *netloop.Timer
-	held  []*session
+	kind    pauseKind
+	until   int64 // mono
+	timer   *netloop.Timer
+	held    []*session
+	delayed []*session // with requests that were to be sent again; see repeatDelayed
 }
 
 // clientPause holds clients back: here, so that what Redis replicates or does for
@@ -130,11 +131,14 @@ func (l *loop) suspend(kind pauseKind, until int64) {
 
 // unsuspend lets the clients go on with the commands that were held.
 func (l *loop) unsuspend() {
-	held := l.paused.held
+	held, delayed := l.paused.held, l.paused.delayed
 	if l.paused.timer != nil {
 		l.paused.timer.Stop()
 	}
 	l.paused = pauseState{}
+	for _, s := range delayed { // also of those who have gone: their requests have to end
+		l.repeatDelayed(s)
+	}
 	for _, s := range held {
 		if s.wait == waitPause {
 			s.resume()
@@ -151,6 +155,24 @@ func (s *session) suspended(cmd *command.Command, args [][]byte) bool {
 	}
 	p.held = append(p.held, s)
 	return s.pause(waitPause)
+}
+
+// suspends reports whether a pause holds back a request that was to be sent again.
+func (l *loop) suspends(r *request) bool {
+	switch l.paused.kind {
+	case pauseNone:
+		return false
+	case pauseAll:
+		return true
+	}
+	if r.block != nil {
+		return r.block.tx.replicates
+	}
+	cmd := r.cmd
+	if sc, ok := r.sink.(*scatter); ok {
+		cmd = sc.parent.cmd
+	}
+	return cmd != nil && l.mayReplicate(cmd, l.parse(r.raw))
 }
 
 // mayReplicate reports whether the command may send something to replicas. A script

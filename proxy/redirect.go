@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	}
 	line := reply[1 : len(reply)-2]
 	word := firstWord(line)
-	if ln.node.replica != nil && unfitSays(word) {
+	if r.from != masterOnly && ln.node.replica != nil && unfitSays(word) {
 		return l.readAgain(ln, r)
 	}
 	if refusesCommands(word) {
@@ -326,6 +327,13 @@ func (l *loop) repeatDelayed(s *session) {
 		r := queue.pop()
 		if s.delayed.len > 0 { // the one before it has to wait on
 			s.delayed.push(r)
+			continue
+		}
+		if l.suspends(r) {
+			s.delayed.push(r)
+			if !slices.Contains(l.paused.delayed, s) {
+				l.paused.delayed = append(l.paused.delayed, s)
+			}
 			continue
 		}
 		l.repeat(r)

@@ -349,10 +349,10 @@ func (ln *lane) witness(r *request) *node {
 }
 
 // wilted reports whether reads wait for a replica that may be dead or frozen: it is no longer
-// proven to be fit, and says nothing.
+// proven to be fit, and says nothing. What it was sent as a master, before it was demoted, is waited for as long as ever.
 func (ln *lane) wilted(now int64) bool {
-	n := ln.node
-	return n.replica != nil && ln.inflight.len > 0 && !n.fit(now, 0) && now-max(ln.lastRead, ln.inflight.head.sentAt) > int64(ln.loop.srv.opts.Reads.MaxLag)
+	n, r := ln.node, ln.inflight.head
+	return n.replica != nil && r != nil && r.from != masterOnly && !n.fit(now, 0) && now-max(ln.lastRead, r.sentAt) > int64(ln.loop.srv.opts.Reads.MaxLag)
 }
 
 // adoptReplicas makes those of t the ones to read from.

@@ -11,6 +11,7 @@ import (
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/cluster/discovery"
+	"cosky-proxy/cluster/slot"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/mono"
 	"cosky-proxy/proxy/proxytest"
@@ -440,5 +441,59 @@ func TestReadFromSentinel(t *testing.T) {
 	}
 	if got := reads(master, "strlen"); got != before {
 		t.Errorf("the new master has answered %d reads", got-before)
+	}
+}
+
+// TestDemotedMasterIsWaitedFor: what a master was sent before it became a replica that may be read from is no read from a
+// replica: its answer is waited for as long as ever, and a refusal is sat out at the new master.
+func TestDemotedMasterIsWaitedFor(t *testing.T) {
+	for _, answer := range []string{"+OK\r\n", "-LOADING Redis is loading the dataset in memory\r\n"} {
+		arrived, release := make(chan struct{}), make(chan struct{})
+		old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			if args[0] != "SET" {
+				return ""
+			}
+			close(arrived)
+			<-release
+			return answer
+		})
+		successor := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			if args[0] == "SET" {
+				return "+OK\r\n"
+			}
+			return ""
+		})
+		led := func(version uint64, master string, replicas ...string) *cluster.Topology {
+			shard := cluster.Shard{Primary: &cluster.Node{ID: master, Addr: master}, Ranges: []slot.Range{{First: 0, Last: slot.Count - 1}}}
+			for _, r := range replicas {
+				shard.Replicas = append(shard.Replicas, &cluster.Node{ID: r, Addr: r})
+			}
+			top, err := cluster.New(version, cluster.Sentinel, []cluster.Shard{shard})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return top
+		}
+		topology := proxytest.FixedTo(led(1, old.Addr, successor.Addr))
+		o := proxytest.Options(t, topology)
+		o.Backend.Mode = cluster.Sentinel
+		readFromSoon(proxy.FromReplicaPreferred)(&o)
+		s, addr := proxytest.Start(t, o)
+		c := clustertest.Dial(t, addr)
+		c.Cmd("SET", "k", "v")
+		<-arrived
+		topology.Set(led(2, successor.Addr, old.Addr))
+		s.Adopt(topology.Current())
+		begun := time.Now()
+		clustertest.Await(t, "a replica not to be waited for any more", func() error {
+			if d := time.Since(begun); d < 2*o.Reads.MaxLag {
+				return fmt.Errorf("only %s have passed", d)
+			}
+			return nil
+		})
+		close(release)
+		if got := c.ReadReply(); got != "+OK\r\n" {
+			t.Errorf("when it answered %q the client got %q", answer, got)
+		}
 	}
 }

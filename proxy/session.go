@@ -166,6 +166,9 @@ func (s *session) atRest() bool { return s.wait == waitNothing && s.inflight == 
 func (s *session) next(b []byte) int {
 	l := s.loop
 	if s.upload != nil {
+		if l.paused.kind != pauseNone && s.upload.pin != nil && s.suspended(s.lastCmd, nil) { // it is executed when its end is there
+			return 0
+		}
 		n := s.feed(b)
 		if s.upload == nil && s.fleeting && !s.closing {
 			s.fade()
