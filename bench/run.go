@@ -128,6 +128,8 @@ func (e *experiment) prepare(ctx context.Context, w workload, c *cell) error {
 
 // compare polls, because a proxy may listen before it has found its backend.
 func (e *experiment) compare(ctx context.Context, f *frontEnd, reference, probe []string) error {
+	ctx, cancel := context.WithTimeout(ctx, e.plan.settle+10*time.Second) // see measure
+	defer cancel()
 	want, err := askCLI(ctx, e.backend.nodes[0].port, reference)
 	if err != nil {
 		return err

@@ -130,7 +130,7 @@ func (ln *lane) attach(nc net.Conn, err error) {
 	ln.lastRead = l.now()
 	// Sessions wait while more than these is queued; they have to hear of it even
 	// when a single write takes everything.
-	ln.conn.SetLowWater(min(l.srv.opts.Clients.RequestBuffer, l.srv.opts.Upstream.QueueLimit) / 2)
+	ln.conn.SetLowWater(min(l.srv.opts.uploadBacklog(), l.srv.opts.Upstream.QueueLimit) / 2)
 	if ln.home != nil {
 		if t := ln.home.tracking; t != nil && t.ear != nil && !t.ear.ready(n) { // its setup names the ear
 			t.ear.await(func(string) {

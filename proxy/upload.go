@@ -15,6 +15,12 @@ type upload struct {
 	pin *lane // nil: the rest of the request is only skipped
 }
 
+// maxUploadBacklog is what the backend may have left untaken of a request when no more of it is read. The
+// kernel's buffers hold more than enough to keep the backend busy meanwhile.
+const maxUploadBacklog = 128 << 10
+
+func (o *Options) uploadBacklog() int { return min(maxUploadBacklog, o.Clients.RequestBuffer) }
+
 // beginUpload is called with the beginning of an incomplete request that has
 // outgrown request_buffer, or is going to. It returns how much of b it has taken: all of it when
 // the request is streamed, nothing when the request has to be held (or to wait).
@@ -148,7 +154,7 @@ func (s *session) feed(b []byte) int {
 	}
 	if u.pin != nil {
 		u.pin.extend(b[:n])
-		if u.pin.backlog() > l.srv.opts.Clients.RequestBuffer && !done {
+		if u.pin.backlog() > l.srv.opts.uploadBacklog() && !done {
 			u.pin.waiting = append(u.pin.waiting, s)
 			s.wait = waitLane
 			s.conn.PauseRead()

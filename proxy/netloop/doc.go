@@ -10,7 +10,7 @@
 //
 // One turn of a loop is, in this order:
 //
-//	wait        epoll_wait; for each ready socket one recv and one OnData
+//	wait        epoll_wait; for each ready socket one recv and one OnData, a few when much has arrived
 //	inbox       functions from Post, in the order they were posted
 //	timers      AfterFunc
 //	redeliver   OnData again for connections resumed or redelivered

@@ -15,6 +15,8 @@ import (
 
 const (
 	maxEvents = 256
+	// maxReads bounds what one socket may bring in one turn: so many shared buffers.
+	maxReads = 4
 	// maxRead and maxWrite bound one system call: it is made raw and so
 	// keeps its processor from the garbage collector meanwhile.
 	maxRead  = 1 << 20
@@ -303,24 +305,35 @@ func (s *socket) hangupError() error {
 	return os.NewSyscallError("socket", syscall.Errno(code))
 }
 
-// read makes one recv and delivers. A small rest of earlier input is put in
-// front of it in the shared buffer, so that it costs no smaller reads; a large
-// one is a big request, which gathers in its own buffer.
+// read makes one recv and delivers, or a few as long as each fills the shared buffer: then more has
+// arrived, and what belongs together is dealt with together.
 func (s *socket) read() {
-	c := s.c
-	if len(c.in) > smallBuffer {
-		s.readLarge()
-		return
+	for range maxReads {
+		if len(s.c.in) > smallBuffer {
+			s.readLarge()
+			return
+		}
+		if !s.readShared() || !s.c.acceptsInput() {
+			return
+		}
 	}
+}
+
+// readShared makes one recv and delivers. A small rest of earlier input is put in
+// front of it in the shared buffer, so that it costs no smaller reads; a large
+// one is a big request, which gathers in its own buffer. It reports whether the buffer was filled.
+func (s *socket) readShared() (filled bool) {
+	c := s.c
 	buf := c.loop.shared
 	rest := copy(buf, c.in)
 	n, errno := recv(s.fd, buf[rest:])
 	if n <= 0 {
 		s.readNothing(n, errno)
-		return
+		return false
 	}
 	c.receive(n, mono.Now())
 	c.deliverForeign(buf[:rest+n])
+	return rest+n == len(buf)
 }
 
 func (s *socket) readLarge() {
