@@ -17,6 +17,7 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/dial"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
@@ -186,6 +187,7 @@ func TestHostNameIsLookedUpAgain(t *testing.T) {
 
 	dns.answer.Store(&[4]byte{127, 0, 0, 1})
 	o := proxytest.Options(t, proxytest.Single("redis.test:"+port))
+	dns.asked(&o)
 	o.Upstream.Timeout = time.Second
 	_, addr := proxytest.Start(t, o)
 	c := clustertest.Dial(t, addr)
@@ -243,16 +245,25 @@ func passOn(t *testing.T, listen, addr string) string {
 }
 
 // nameServer answers every question with one address, or that there is none.
-type nameServer struct{ answer atomic.Pointer[[4]byte] }
+type nameServer struct {
+	addr   string
+	answer atomic.Pointer[[4]byte]
+}
 
-// startDNS makes the names of this process resolve by the returned server until the test ends.
+// asked is an option change that has names looked up here.
+func (s *nameServer) asked(o *proxy.Options) {
+	o.Upstream.Dialer = &dial.Dialer{Resolver: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", s.addr)
+	}}}
+}
+
 func startDNS(t *testing.T) *nameServer {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("cannot listen: %v", err)
 	}
-	s := new(nameServer)
+	s := &nameServer{addr: pc.LocalAddr().String()}
 	go func() {
 		b := make([]byte, 512)
 		for {
@@ -263,11 +274,7 @@ func startDNS(t *testing.T) *nameServer {
 			pc.WriteTo(s.reply(b[:n]), from)
 		}
 	}()
-	before := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", pc.LocalAddr().String())
-	}}
-	t.Cleanup(func() { net.DefaultResolver = before; pc.Close() })
+	t.Cleanup(func() { pc.Close() })
 	return s
 }
 

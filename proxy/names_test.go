@@ -22,7 +22,7 @@ func TestNameThatLeadsElsewhere(t *testing.T) {
 	port := fmt.Sprint(first.Port)
 	passOn(t, "127.0.0.2:"+port, second.Addr)
 	names.answer.Store(&[4]byte{127, 0, 0, 1})
-	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{"redis.test:" + port}}, nil)
+	p := proxytest.StartDiscovered(t, discovery.Backend{Mode: cluster.Standalone, Seeds: []string{"redis.test:" + port}}, names.asked)
 	const key = "ns:cfg:a"
 	first.Do("HSET", key, "from", "first")
 	second.Do("HSET", key, "from", "second")

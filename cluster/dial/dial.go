@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 )
 
@@ -23,6 +24,9 @@ type Dialer struct {
 	// Map has, by address ("host:port") or host that servers announce, where they are
 	// reached from here: NAT, or containers whose ports are published elsewhere.
 	Map map[string]string
+
+	// Resolver looks names up; nil: as the system does.
+	Resolver *net.Resolver
 }
 
 // Dial connects to "host:port" or "unix:/path". A failed handshake is a *HandshakeError.
@@ -31,7 +35,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
 	addr = d.Target(addr)
-	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr) // looks a name up each time
+	nc, err := (&net.Dialer{Resolver: d.resolver()}).DialContext(ctx, "tcp", addr) // looks a name up each time
 	if err != nil || !d.Encrypted() {
 		return nc, err
 	}
@@ -41,6 +45,18 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
 		return nil, &HandshakeError{err}
 	}
 	return tc, nil
+}
+
+// LookUp returns the IP addresses that a host stands for at the moment.
+func (d *Dialer) LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	return d.resolver().LookupNetIP(ctx, "ip", host)
+}
+
+func (d *Dialer) resolver() *net.Resolver {
+	if d == nil || d.Resolver == nil {
+		return net.DefaultResolver
+	}
+	return d.Resolver
 }
 
 // Target is where a server that announces addr is reached.

@@ -22,7 +22,7 @@ func (d *Discovery) lookUp(ctx context.Context, addr string) []string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opts.ConnectTimeout)
 	defer cancel()
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	ips, err := d.opts.Dialer.LookUp(ctx, host)
 	if err != nil {
 		return nil
 	}
