@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/sha1"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -119,6 +120,10 @@ func digest(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// ErrPlaceless is the error of Listen when the list of proxies does not tell which one this is: a mistake of
+// the configuration that shows only when the ports are known.
+var ErrPlaceless = errors.New("cannot tell which address of cluster_facade is this proxy")
+
 // ownAddress finds the one of addrs at which clients reach a proxy that listens on
 // bound. The surest sign wins: the very address, then an address of this machine with
 // a port of ours, then the only address with such a port, as behind a translating network.
@@ -148,8 +153,8 @@ func ownAddress(addrs, bound []string, ofThisMachine func(host string) bool) (st
 			return candidates[0], nil
 		}
 	}
-	return "", fmt.Errorf("cannot tell which address of cluster_facade (%s) is this proxy, which listens on %s: set cluster_announce to it",
-		strings.Join(addrs, ", "), strings.Join(bound, ", "))
+	return "", fmt.Errorf("%w: not exactly one of %s fits what it listens on (%s), so set cluster_announce to the right one",
+		ErrPlaceless, strings.Join(addrs, ", "), strings.Join(bound, ", "))
 }
 
 // thisMachine reports whether host is an address of this machine, or its name with or

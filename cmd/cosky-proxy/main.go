@@ -18,6 +18,7 @@ import (
 	"cosky-proxy/cluster/embedded"
 	"cosky-proxy/conf"
 	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/admin"
 	"cosky-proxy/proxy/stats"
 )
@@ -99,7 +100,9 @@ func serve(ctx context.Context, cfg *conf.Config, files uint64, logger *slog.Log
 		return err
 	}
 	defer release()
-	if err := s.Listen(); err != nil {
+	if err := s.Listen(); errors.Is(err, proxy.ErrPlaceless) {
+		return mistake{err}
+	} else if err != nil {
 		return err
 	}
 	adminAddr, stopAdmin, err := startAdmin(cfg, s, logger)

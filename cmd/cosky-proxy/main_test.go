@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"cosky-proxy/conf"
 	"cosky-proxy/nearcache"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/stats"
 )
@@ -65,6 +67,9 @@ func TestExitCodes(t *testing.T) {
 	unreachable := func(context.Context, *conf.Config, *slog.Logger) (server, func(), error) {
 		return nil, nil, errors.New("cannot reach 10.0.0.1:6379: connection refused")
 	}
+	placeless := func(context.Context, *conf.Config, *slog.Logger) (server, func(), error) {
+		return &fakeServer{listenErr: fmt.Errorf("%w: set cluster_announce", proxy.ErrPlaceless)}, func() {}, nil
+	}
 	for _, c := range []struct {
 		args           []string
 		environ        []string
@@ -78,6 +83,7 @@ func TestExitCodes(t *testing.T) {
 		{args: []string{"--loops", "many"}, build: noBuild, code: 2, stderr: `cosky-proxy: cannot use "many" for loops (flag --loops)`},
 		{environ: []string{"COSKY_PROXY_LOOPZ=1"}, build: noBuild, code: 2, stderr: "cosky-proxy: unknown environment variable COSKY_PROXY_LOOPZ"},
 		{args: []string{"--clients.max=1"}, build: unreachable, code: 1, stderr: "cosky-proxy: cannot reach 10.0.0.1:6379: connection refused"},
+		{args: []string{"--clients.max=1"}, build: placeless, code: 2, stderr: "cosky-proxy: cannot tell which address of cluster_facade is this proxy: set cluster_announce"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(c.args, c.environ, &stdout, &stderr, c.build); code != c.code {
