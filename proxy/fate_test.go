@@ -165,6 +165,53 @@ func TestLostWatch(t *testing.T) {
 	}
 }
 
+// A WATCH that is answered with an error watches nothing; but what was watched before, and lost, is not forgotten with it.
+func TestRefusedWatch(t *testing.T) {
+	var m fakeData
+	var refuses atomic.Bool
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		switch {
+		case args[0] == "WATCH" && refuses.Load():
+			return "-LOADING Redis is loading the dataset in memory\r\n"
+		case args[0] == "WATCH", args[0] == "UNWATCH":
+			return "+OK\r\n"
+		}
+		return m.block(c, args)
+	})
+	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.MaxPins = 1 })
+	transaction := oneWrite([]string{"MULTI"}, []string{"SET", "k", "v"}, []string{"EXEC"})
+	expect := func(exec string) {
+		t.Helper()
+		conn.Send(transaction)
+		for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", exec} {
+			conn.Expect(want)
+		}
+	}
+	lose := func() {
+		t.Helper()
+		f.CutAll()
+		clustertest.Await(t, "the loss to be noticed", func() error {
+			if s.Stats().Pins > 0 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+	}
+	refuses.Store(true)
+	expectReply(t, conn, "WATCH a", "-LOADING Redis is loading the dataset in memory\r\n")
+	lose()
+	expect("*1\r\n+OK\r\n")
+
+	refuses.Store(false)
+	expectReply(t, conn, "WATCH a", "+OK\r\n")
+	lose()
+	expectReply(t, clustertest.Dial(t, s.Addrs()[0]), "WATCH other", "+OK\r\n")
+	if got := conn.Do("WATCH", "b"); !strings.HasPrefix(got, "-ERR") {
+		t.Errorf("a WATCH without a connection: got %q", got)
+	}
+	expect("*-1\r\n")
+}
+
 // A transaction that Redis queues itself, because the backend is in doubt, follows its keys like any other.
 func TestLiveTransactionIsRedirected(t *testing.T) {
 	var m fakeData

@@ -387,8 +387,14 @@ func (ln *lane) whole(b []byte) {
 func (ln *lane) reply(r *request, reply []byte) {
 	l := ln.loop
 	r.lane, r.origin = nil, ln.node.addr
-	if l.behind(r, reply) || reply[0] == '-' && l.intercept(ln, r, reply) {
+	if l.behind(r, reply) {
 		return
+	}
+	if reply[0] == '-' {
+		if l.intercept(ln, r, reply) {
+			return
+		}
+		l.unwatched(r)
 	}
 	l.account(ln.node, r, reply[0] == '-')
 	s := r.sess
@@ -651,6 +657,7 @@ func (l *loop) abort(r *request, line string) {
 	}
 	r.barrier = false
 	l.disclaim(r)
+	l.unwatched(r)
 	l.finish(r, reply)
 }
 

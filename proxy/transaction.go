@@ -531,7 +531,9 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 	if s.tx.pin == nil {
 		s.tx.pin, cause = s.lease(n)
 		if cause != "" {
-			s.tx = nil
+			if s.tx.watches == 0 { // else EXEC has to know that a watch was lost
+				s.tx = nil
+			}
 			return s.unserved(t.slot, cause)
 		}
 	}
@@ -550,6 +552,23 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 	s.enqueue(r)
 	s.tx.pin.send(r, raw)
 	return true
+}
+
+// unwatched: r, if it is a WATCH, is answered with an error, so its keys are not watched. A client that has begun its
+// transaction without waiting for the answer is not to get it executed if the connection is lost.
+func (l *loop) unwatched(r *request) {
+	s := r.sess
+	if !watches(r) || s == nil || s.tx == nil || s.tx.queueing {
+		return
+	}
+	tx := s.tx
+	if tx.watches--; tx.watches > 0 {
+		return
+	}
+	if tx.pin != nil && tx.pin.closed {
+		tx.pin = nil
+	}
+	s.endTransaction()
 }
 
 // rewatch is the connection for a WATCH that was redirected to n. What is watched

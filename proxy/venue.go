@@ -12,7 +12,8 @@ import (
 // all go through the same node, and a client finds the order of a single Redis. Names with a
 // hash tag are the exception: scripts publish on the node of their keys' slot, and
 // what they say on a channel with the tag of those keys (as CoSky's do) is best heard there.
-// A node that is in trouble is passed over: any other will do as well.
+// A node that is in trouble is passed over: any other will do as well. It is the one of the least ID, which stays the same
+// when slots move: where messages meet that were published at two nodes, later ones may come first.
 func (l *loop) venue(kind subKind, name []byte) target {
 	switch {
 	case !l.clusters:
@@ -24,12 +25,16 @@ func (l *loop) venue(kind subKind, name []byte) target {
 			return target{slot: slot.Of(name)}
 		}
 	}
+	first := -1
 	for i, n := range l.shards {
-		if n.well() {
-			return target{slot: l.topo.Shards[i].Ranges[0].First}
+		if n.well() && (first < 0 || n.info.ID < l.shards[first].info.ID) {
+			first = i
 		}
 	}
-	return l.anyShard()
+	if first < 0 {
+		return l.anyShard()
+	}
+	return target{slot: l.topo.Shards[first].Ranges[0].First}
 }
 
 // well reports whether nothing is known to be wrong with n.
