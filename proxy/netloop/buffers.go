@@ -2,13 +2,15 @@ package netloop
 
 import "math/bits"
 
-// Buffers come in powers of two. Small ones carry nearly all output and the partial
+// Buffers come in powers of two. The smallest carry the replies to clients that send one
+// command at a time: a turn may answer a thousand of them. Small ones carry most of the other output and the partial
 // command at the end of a read, larger ones the pipelines of sessions that had to
 // stop in the middle and long replies.
 const (
+	leastBuffer = 1 << 10
 	smallBuffer = 16 << 10
 	largeBuffer = 64 << 10
-	classes     = 7 // up to 1 MiB
+	classes     = 11 // up to 1 MiB
 
 	// maxFree is how many bytes of each class are kept at most, per loop; what a
 	// burst needed beyond that is left to the garbage collector.
@@ -22,7 +24,7 @@ type bufferList struct {
 
 // class is the smallest class whose buffers have room for n bytes; classes or
 // more if there is none.
-func class(n int) int { return max(bits.Len(uint(n-1))-bits.Len(smallBuffer-1), 0) }
+func class(n int) int { return max(bits.Len(uint(n-1))-bits.Len(leastBuffer-1), 0) }
 
 // get returns an empty buffer with room for at least n bytes.
 func (p *bufferList) get(n int) []byte {
@@ -33,7 +35,7 @@ func (p *bufferList) get(n int) []byte {
 	list := &p.free[k]
 	last := len(*list) - 1
 	if last < 0 {
-		return make([]byte, 0, smallBuffer<<k)
+		return make([]byte, 0, leastBuffer<<k)
 	}
 	b := (*list)[last]
 	(*list)[last] = nil
@@ -44,14 +46,14 @@ func (p *bufferList) get(n int) []byte {
 // put takes a buffer back. One that append has grown to an odd size serves on in
 // the class that it still covers; excess goes to the garbage collector.
 func (p *bufferList) put(b []byte) {
-	if cap(b) < smallBuffer {
+	if cap(b) < leastBuffer {
 		return
 	}
 	k := class(cap(b)+1) - 1
 	if k >= classes {
 		return
 	}
-	if list := &p.free[k]; len(*list) < maxFree/smallBuffer>>k {
+	if list := &p.free[k]; len(*list) < maxFree/leastBuffer>>k {
 		*list = append(*list, b[:0])
 	}
 }

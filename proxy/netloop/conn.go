@@ -73,6 +73,7 @@ type Conn struct {
 	pos      int    // place in loop.conns
 	in       []byte // unconsumed input, a window of inBuf
 	inBuf    []byte // buffer behind in, nil when there is none
+	usual    int    // how much output there was last time, so that the buffer need not grow
 	outOff   int    // Out[:outOff] has been accepted by the kernel
 	handed   int    // Out[outOff:outOff+handed] is with the writer goroutine
 	lowWater int
@@ -136,7 +137,7 @@ func (c *Conn) Reserve(n int) []byte {
 		return c.Out
 	}
 	if c.Out == nil { // appending to it would be correct, but allocate
-		c.Out = c.loop.bufs.get(n)
+		c.Out = c.loop.bufs.get(max(n, c.usual))
 		return c.Out
 	}
 	old := c.Out
@@ -443,6 +444,7 @@ func (c *Conn) releaseOutput() {
 	if c.Out == nil {
 		return
 	}
+	c.usual = min(len(c.Out), largeBuffer)
 	c.loop.bufs.put(c.Out)
 	c.Out, c.outOff = nil, 0
 }
