@@ -62,7 +62,7 @@ func (ln *lane) replaced() ending {
 // from on.
 func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byte) {
 	if r.from != masterOnly && ln.node.replica != nil {
-		if !l.readAgain(ln, r) {
+		if !l.readAgain(ln, r) && (r.from == replicaOnly || !l.sendAgain(ln, r, r.raw)) {
 			l.abort(r, e.certain())
 		}
 		return

@@ -24,7 +24,12 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	line := reply[1 : len(reply)-2]
 	word := firstWord(line)
 	if r.from != masterOnly && ln.node.replica != nil && unfitSays(word) {
-		return l.readAgain(ln, r)
+		if l.readAgain(ln, r) {
+			return true
+		}
+		if r.from == replicaOnly {
+			return false
+		}
 	}
 	if refusesCommands(word) {
 		l.doubt()

@@ -368,6 +368,39 @@ func TestRepeatsKeepOrder(t *testing.T) {
 	})
 }
 
+// Where slots are known to be on the move, a command of several keys travels alone, also one that several shards execute: what
+// is sent behind it might be executed at once.
+func TestScatteredRepeatsKeepOrder(t *testing.T) {
+	var m fakeData
+	var half atomic.Bool
+	node := func(_ *proxytest.FakeConn, args []string) string {
+		switch {
+		case !redirectable(args):
+			return ""
+		case half.Load() && args[0] == "MSET" && len(args) > 3:
+			return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+		}
+		return m.execute(args)
+	}
+	a, b := proxytest.StartFake(t, node), proxytest.StartFake(t, node)
+	_, addr, _ := startFakeCluster(t, nil, a, b)
+	tag := "{" + keyIn("t", 0, 2, 0) + "}"
+	c := clustertest.Dial(t, addr)
+	mset := []string{"MSET", tag + "1", "x", tag + "2", "x", keyIn("k", 1, 2, 0), "x"}
+	for round, behind := range [][]string{{"PING"}, {"SET", tag + "1", "y"}} { // the first is a sign
+		half.Store(true)
+		calls := a.Calls("MSET")
+		c.Send(oneWrite(mset, behind))
+		counted(t, a, "MSET", calls+2)
+		half.Store(false)
+		c.Expect("+OK\r\n")
+		if got := c.ReadReply(); !strings.HasPrefix(got, "+") {
+			t.Errorf("round %d: got %q", round, got)
+		}
+	}
+	expectReply(t, c, "GET "+tag+"1", bulkOf("y"))
+}
+
 // A slot that nobody serves at the moment may be served soon.
 func TestUncoveredSlot(t *testing.T) {
 	var m fakeData

@@ -497,3 +497,65 @@ func TestDemotedMasterIsWaitedFor(t *testing.T) {
 		}
 	}
 }
+
+// A read that a replica loses, or is not fit to answer, waits for the owner as every command does when that is out of reach.
+func TestReadsOfLostReplicasWait(t *testing.T) {
+	for name, fail := range map[string]func(*proxytest.FakeConn) string{
+		"refused": func(*proxytest.FakeConn) string { return "-CLUSTERDOWN The cluster is down\r\n" },
+		"lost":    func(c *proxytest.FakeConn) string { c.Close(); return "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m fakeData
+			next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+				if redirectable(args) {
+					return m.execute(args)
+				}
+				return ""
+			})
+			replica := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+				switch args[0] {
+				case "GET":
+					return fail(c)
+				case "READONLY":
+					return "+OK\r\n"
+				}
+				return ""
+			})
+			shard := func(version uint64, primary string, replicas ...*cluster.Node) *cluster.Topology {
+				shard := cluster.Shard{Primary: &cluster.Node{ID: primary, Addr: primary}, Replicas: replicas, Ranges: []slot.Range{slot.All()}}
+				topo, err := cluster.New(version, cluster.Cluster, []cluster.Shard{shard})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return topo
+			}
+			pulse := cluster.NewPulse()
+			pulse.Renew(mono.Now() + int64(time.Hour))
+			topology := proxytest.FixedTo(shard(1, deadAddr(t), &cluster.Node{ID: "r", Addr: replica.Addr, Pulse: pulse}))
+			o := proxytest.Options(t, topology)
+			o.Backend.Mode, o.Loops = cluster.Cluster, 1
+			readFrom(proxy.FromReplicaPreferred)(&o)
+			s, addr := proxytest.Start(t, o)
+			clustertest.Dial(t, addr).Cmd("SET", "k", "v")
+			clustertest.Await(t, "the master to be missed", func() error {
+				for _, n := range s.Stats().Nodes {
+					if n.Trips > 0 {
+						return nil
+					}
+				}
+				return errors.New("not yet")
+			})
+			c := clustertest.Dial(t, addr)
+			c.Cmd("GET", "k")
+			counted(t, replica, "GET", 1)
+			if got, err := c.TryReply(50 * time.Millisecond); err == nil {
+				t.Fatalf("got %q while there is hope", got)
+			}
+			topology.Set(shard(2, next.Addr))
+			s.Adopt(topology.Current())
+			if got := c.ReadReply(); got != bulkOf("v") && got != "$-1\r\n" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}

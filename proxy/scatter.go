@@ -44,12 +44,29 @@ func (s *session) scatterKeys(cmd *command.Command, args [][]byte, step int) boo
 		l.recycle(sc)
 		return !wait
 	}
+	if l.mayTryAgain(shares, lanes) {
+		if s.drain() {
+			l.recycle(sc)
+			return false
+		}
+		s.exclusive = true
+	}
 	e.hushes = s.home != nil // Redis announces what a command has changed after its reply
 	sc.collect(s.openParent(cmd, e), router.MergeFor(cmd))
 	for i := range shares {
 		sc.launchShare(l, lanes[i], i, args, step, from)
 	}
 	return true
+}
+
+// mayTryAgain reports whether one of the shares may have to be repeated because its slot is on the way, see node.unsettled.
+func (l *loop) mayTryAgain(shares []router.Share, lanes []*lane) bool {
+	for i, ln := range lanes {
+		if ln != nil && shares[i].Several() && ln.node.unsettled(l.now()) {
+			return true
+		}
+	}
+	return false
 }
 
 // divide takes a scatter from the loop's stock and divides the keys of args.

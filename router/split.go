@@ -11,6 +11,9 @@ type Share struct {
 	first, last int32 // of its keys, counted from 0
 }
 
+// Several reports whether the share has more than one key.
+func (s *Share) Several() bool { return s.first != s.last }
+
 // Parts are the shares of one command, in order of first appearance. Parts that are used again
 // allocate nothing.
 type Parts struct {
