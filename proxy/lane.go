@@ -759,9 +759,30 @@ func (ln *lane) watch(s *session) {
 // serves reports whether every request in flight belongs to s or to nobody.
 func (ln *lane) serves(s *session) bool {
 	for r := ln.inflight.head; r != nil; r = r.laneNext {
-		if r.sess != s && (r.sess != nil || r.sink != nil) {
+		if c, others := r.onBehalf(); others || c != nil && c != s {
 			return false
 		}
 	}
 	return true
+}
+
+// onBehalf is the client for whom r is in flight, nil if there is none any more; others: the proxy itself
+// waits for it, for whoever.
+func (r *request) onBehalf() (c *session, others bool) {
+	if r.sess != nil {
+		return r.sess, false
+	}
+	switch sk := r.sink.(type) {
+	case nil, ignore:
+		return nil, false
+	case *scatter:
+		return sk.parent.sess, false
+	case *sweep:
+		return sk.parent.sess, false
+	case *execution:
+		if sk.exec != nil {
+			return sk.exec.sess, false
+		}
+	}
+	return nil, true
 }

@@ -8,8 +8,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
 )
@@ -375,5 +377,46 @@ func TestNamesAreAccountedFor(t *testing.T) {
 	}
 	if got := first.Do("PING"); got != "+PONG\r\n" {
 		t.Errorf("the one with less got %q", got)
+	}
+}
+
+// TestWhoHoldsUpNobodyIsNotCutOff: a client that pauses reading while its own transactions, or the parts of its own
+// commands, are all that is behind the reply on its lane may take its time.
+func TestWhoHoldsUpNobodyIsNotCutOff(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	big := strings.Repeat("b", 16<<20)
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "GET":
+			return bulk(big)
+		case "MGET":
+			return "*1\r\n$1\r\nv\r\n"
+		case "MULTI":
+			return "+OK\r\n"
+		case "INCR":
+			return "+QUEUED\r\n"
+		case "EXEC":
+			return "*1\r\n:1\r\n"
+		}
+		return ""
+	})
+	s, addr, _ := startFakeCluster(t, func(o *proxy.Options) {
+		o.Loops, o.Cache.Cache, o.Clients.StallTimeout = 1, nil, stall
+	}, f)
+	c := clustertest.Dial(t, addr)
+	c.Send(oneWrite([]string{"GET", "big"}, []string{"MULTI"}, []string{"INCR", "n"}, []string{"EXEC"}, []string{"MGET", "a", "b"}))
+	begun := time.Now()
+	clustertest.Await(t, "several times as long as a client may hold others up", func() error {
+		if d := time.Since(begun); d < 4*stall {
+			return fmt.Errorf("only %s have passed", d)
+		}
+		return nil
+	})
+	if n := s.Stats().Cut; n != 0 {
+		t.Fatalf("%d clients were cut off", n)
+	}
+	c.Expect(bulk(big))
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*1\r\n:1\r\n", "*2\r\n$1\r\nv\r\n$1\r\nv\r\n"} {
+		c.Expect(want)
 	}
 }

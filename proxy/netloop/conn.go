@@ -228,7 +228,7 @@ func (c *Conn) Redeliver() {
 func (c *Conn) Close() { c.fail(nil) }
 
 // CloseAfterFlush stops reading, sends what is buffered and then closes the
-// connection, or closes it with ErrFlushTimeout if the peer is too slow. The peer may be
+// connection, or closes it with ErrFlushTimeout if the peer takes nothing for FlushTimeout. The peer may be
 // sending meanwhile, and gets what was buffered all the same, see linger.go.
 func (c *Conn) CloseAfterFlush() {
 	if c.closed || c.draining {
@@ -398,6 +398,8 @@ func (c *Conn) flushed(n int) {
 	case c.draining:
 		if rest == 0 {
 			c.finish()
+		} else if n > 0 {
+			c.deadline.Reset(c.loop.opts.FlushTimeout)
 		}
 	case caughtUp:
 		c.callOnFlushed()

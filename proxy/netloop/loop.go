@@ -63,7 +63,7 @@ type Options struct {
 	// connection without a large unconsumed rest. 0 means 64 KiB; the
 	// minimum is 32 KiB.
 	ReadBuffer int
-	// FlushTimeout bounds CloseAfterFlush. 0 means 5 s.
+	// FlushTimeout is how long CloseAfterFlush waits for a peer that takes nothing. 0 means 5 s.
 	FlushTimeout time.Duration
 	// LingerTimeout bounds how long the socket of a connection that CloseAfterFlush has
 	// closed waits for its peer to close, too. 0 means 1 s.

@@ -559,6 +559,25 @@ func TestCloseAfterFlushDeliversWithUnreadInput(t *testing.T) {
 	})
 }
 
+// A peer that reads slowly, but does read, gets everything.
+func TestCloseAfterFlushIsPatient(t *testing.T) {
+	for _, tr := range []Transport{DefaultTransport, Goroutine} {
+		t.Run(tr.String(), func(t *testing.T) {
+			t.Parallel()
+			const timeout, portions, size = 600 * time.Millisecond, 6, 8 << 20
+			e := newEnv(t, Options{Transport: tr, FlushTimeout: timeout})
+			nc, c := e.serve(func(c *Conn) Handler { return &script{} })
+			b := pattern(portions * size)
+			e.do(func() { reply(c, b); c.CloseAfterFlush() })
+			for i := range portions {
+				mustRead(t, nc, b[i*size:][:size])
+				time.Sleep(timeout / 4) // a slow reader
+			}
+			mustEnd(t, nc)
+		})
+	}
+}
+
 func TestCloseAfterFlushGivesUp(t *testing.T) {
 	for _, tr := range []Transport{DefaultTransport, Goroutine} {
 		t.Run(tr.String(), func(t *testing.T) {
