@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/netloop"
 	"cosky-proxy/proxy/proxytest"
@@ -291,6 +292,74 @@ func TestPauseHoldsWhatIsOnItsWay(t *testing.T) {
 		c.Expect("+OK\r\n")
 		if written.Load() {
 			t.Error("a write was executed during the pause")
+		}
+	})
+	t.Run("a write that is redirected", func(t *testing.T) {
+		for _, commands := range []string{"SET k v", "MULTI|SET k v|EXEC"} {
+			var paused, written atomic.Bool
+			arrived, release := make(chan struct{}, 10), make(chan struct{})
+			answer := func(refusal func() string, exec string) proxytest.Script {
+				return func(_ *proxytest.FakeConn, args []string) string {
+					switch args[0] {
+					case "MULTI":
+						return "+OK\r\n"
+					case "SET":
+						if args[1] != "k" {
+							return "+OK\r\n"
+						}
+						if r := refusal(); r != "" {
+							return r
+						}
+						written.Store(written.Load() || paused.Load())
+						return "+OK\r\n"
+					case "EXEC":
+						return exec
+					case "GET":
+						return bulkOf("v")
+					}
+					return ""
+				}
+			}
+			b := proxytest.StartFake(t, answer(func() string { return "" }, "*1\r\n+OK\r\n"))
+			a := proxytest.StartFake(t, answer(func() string {
+				arrived <- struct{}{}
+				<-release
+				return movedTo("k", b.Addr)
+			}, "-EXECABORT Transaction discarded because of previous errors.\r\n"))
+			// The first fake owns the slot of k as far as the proxy knows.
+			fakes := []*proxytest.Fake{a, b}
+			if slot.Of([]byte("k")) >= slot.Count/2 {
+				fakes = []*proxytest.Fake{b, a}
+			}
+			_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Loops, o.Cache.Cache = 1, nil }, fakes...)
+			control, c, other := clustertest.Dial(t, addr), clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+			c.Send(encodeAll(script(strings.Split(commands, "|")...)...))
+			<-arrived
+			paused.Store(true)
+			control.Cmd("CLIENT", "PAUSE", "100000", "WRITE")
+			clustertest.Await(t, "the pause", func() error {
+				if other.Cmd("SET", "x", "v"); strings.Contains(clustertest.Dial(t, addr).Do("CLIENT", "LIST"), "flags=b ") {
+					return nil
+				}
+				return errors.New("not yet")
+			})
+			close(release)
+			control.Expect("+OK\r\n")
+			for part := range 2 { // behind whatever was redirected
+				expectReply(t, clustertest.Dial(t, addr), "GET "+keyIn("g", part, 2, 0), bulkOf("v"))
+			}
+			if written.Load() {
+				t.Errorf("%s: executed during the pause", commands)
+			}
+			paused.Store(false)
+			other.Close()
+			control.Do("CLIENT", "UNPAUSE")
+			for range strings.Count(commands, "|") {
+				c.ReadReply()
+			}
+			if got := c.ReadReply(); !strings.HasSuffix(got, "+OK\r\n") {
+				t.Errorf("%s: %q", commands, got)
+			}
 		}
 	})
 }

@@ -145,7 +145,7 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	case len(r.raw) == 0:
 		l.abort(r, "ERR cosky-proxy passed the request on while it arrived and cannot send it again, try again ("+line+")")
 		return true
-	case waits && asking, !known, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+	case waits && asking, !known, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects, l.suspends(r):
 		if !l.later(r) {
 			l.abort(r, "ERR cosky-proxy finds no node that serves the request, the last one said "+line)
 		}

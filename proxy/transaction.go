@@ -469,7 +469,7 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 		l.finish(r, s.appendNullArray(nil))
 	case s.delayed.len > 0:
 		s.delayed.push(r)
-	case !known, word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+	case !known, word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects, l.suspends(r):
 		if !l.later(r) {
 			if addr != "" { // a module found a key there that the table could not tell
 				cause = "no node serves all of its keys, the last one said " + cause
