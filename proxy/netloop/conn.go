@@ -82,6 +82,7 @@ type Conn struct {
 	err      error // why it closed
 	broken   error // sending failed; input may still hold the peer's last words
 	deadline *Timer
+	left     int // bytes that were unsent when the deadline was set
 
 	dirty        bool  // on loop.dirty
 	expecting    bool  // see Expect
@@ -239,8 +240,20 @@ func (c *Conn) CloseAfterFlush() {
 		c.fail(c.broken)
 		return
 	}
-	c.deadline = c.loop.AfterFunc(c.loop.opts.FlushTimeout, func() { c.fail(ErrFlushTimeout) })
+	c.left = c.Buffered()
+	c.deadline = c.loop.AfterFunc(c.loop.opts.FlushTimeout, c.lookForProgress)
 	c.Dirty()
+}
+
+// lookForProgress gives a peer more time that has taken something since the deadline was set. What
+// counts is that, not the clock: a long turn takes the peer's time, too.
+func (c *Conn) lookForProgress() {
+	if c.Buffered() >= c.left {
+		c.fail(ErrFlushTimeout)
+		return
+	}
+	c.left = c.Buffered()
+	c.deadline.Reset(c.loop.opts.FlushTimeout)
 }
 
 // fail closes the connection because of err. Only the first call counts.
@@ -398,8 +411,6 @@ func (c *Conn) flushed(n int) {
 	case c.draining:
 		if rest == 0 {
 			c.finish()
-		} else if n > 0 {
-			c.deadline.Reset(c.loop.opts.FlushTimeout)
 		}
 	case caughtUp:
 		c.callOnFlushed()
