@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // LimitRule limits commands: how many per second, and how many at once.
@@ -19,34 +18,7 @@ type LimitRule struct {
 
 // limitRules takes texts that are YAML mappings, one per rule.
 func limitRules(key string, p *[]LimitRule, help string) option {
-	return option{
-		key: key, arg: "RULE", help: help, list: true, between: "\n", mappings: true,
-		get: func() string {
-			texts := make([]string, len(*p))
-			for i, r := range *p {
-				texts[i] = r.String()
-			}
-			return strings.Join(texts, "\n")
-		},
-		set: func(texts []string) error {
-			var list []LimitRule
-			for _, text := range texts {
-				if strings.TrimSpace(text) == "" {
-					continue
-				}
-				r, err := parseLimitRule(text)
-				if err != nil {
-					return err
-				}
-				list = append(list, r)
-			}
-			if len(list) > maxRules {
-				return fmt.Errorf("%d rules, at most %d are allowed", len(list), maxRules)
-			}
-			*p = list
-			return nil
-		},
-	}
+	return mappings(key, p, "RULE", help, "rules", maxRules, func(_ []LimitRule, text string) (LimitRule, error) { return parseLimitRule(text) })
 }
 
 // String writes the rule as it can be read again.
@@ -68,19 +40,8 @@ func (r LimitRule) String() string {
 }
 
 func parseLimitRule(text string) (r LimitRule, err error) {
-	pairs, ok := mapping(text)
-	if !ok {
-		return r, errors.New("a rule is a mapping such as {per: user, rate: 1000}")
-	}
-	for _, pair := range pairs {
-		key := pair.Key.GetToken().Value
-		texts, err := values(pair.Value)
-		if err == nil {
-			err = r.set(key, texts)
-		}
-		if err != nil {
-			return r, fmt.Errorf("%s of a rule: %w", key, err)
-		}
+	if err := eachPair(text, "a rule", "{per: user, rate: 1000}", r.set); err != nil {
+		return r, err
 	}
 	switch {
 	case r.Per == "":

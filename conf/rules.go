@@ -6,9 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // CacheRule says that replies to some commands on some keys are kept.
@@ -36,34 +33,7 @@ func CacheableCommands() []string {
 
 // rules takes texts that are YAML mappings, one per rule.
 func rules(key string, p *[]CacheRule, help string) option {
-	return option{
-		key: key, arg: "RULE", help: help, list: true, between: "\n", mappings: true,
-		get: func() string {
-			texts := make([]string, len(*p))
-			for i := range *p {
-				texts[i] = (*p)[i].String()
-			}
-			return strings.Join(texts, "\n")
-		},
-		set: func(texts []string) error {
-			var list []CacheRule
-			for _, text := range texts {
-				if strings.TrimSpace(text) == "" {
-					continue
-				}
-				r, err := parseRule(text)
-				if err != nil {
-					return err
-				}
-				list = append(list, r)
-			}
-			if len(list) > maxRules {
-				return fmt.Errorf("%d rules, at most %d are allowed", len(list), maxRules)
-			}
-			*p = list
-			return nil
-		},
-	}
+	return mappings(key, p, "RULE", help, "rules", maxRules, func(_ []CacheRule, text string) (CacheRule, error) { return parseRule(text) })
 }
 
 // String writes the rule as it can be read again.
@@ -74,19 +44,8 @@ func (r CacheRule) String() string {
 
 func parseRule(text string) (CacheRule, error) {
 	r := CacheRule{Coherence: "tracking"}
-	pairs, ok := mapping(text)
-	if !ok {
-		return r, errors.New(`a rule is a mapping such as {match: "item:*", commands: [GET]}`)
-	}
-	for _, pair := range pairs {
-		key := pair.Key.GetToken().Value
-		texts, err := values(pair.Value)
-		if err == nil {
-			err = r.set(key, texts)
-		}
-		if err != nil {
-			return r, fmt.Errorf("%s of a rule: %w", key, err)
-		}
+	if err := eachPair(text, "a rule", `{match: "item:*", commands: [GET]}`, r.set); err != nil {
+		return r, err
 	}
 	switch {
 	case r.Match == "":
@@ -95,21 +54,6 @@ func parseRule(text string) (CacheRule, error) {
 		return r, fmt.Errorf("the rule for %q needs commands", r.Match)
 	}
 	return r, nil
-}
-
-// mapping is the pairs of a text that is one YAML mapping.
-func mapping(text string) (pairs []*ast.MappingValueNode, ok bool) {
-	file, err := parser.ParseBytes([]byte(text), 0)
-	if err != nil || len(file.Docs) != 1 {
-		return nil, false
-	}
-	switch n := file.Docs[0].Body.(type) {
-	case *ast.MappingNode:
-		return n.Values, true
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}, true
-	}
-	return nil, false
 }
 
 // set sets one key of a rule.

@@ -28,61 +28,21 @@ func ScriptEffects() []string {
 
 // scripts takes texts that are YAML mappings, one per script.
 func scripts(key string, p *[]CacheScript, help string) option {
-	return option{
-		key: key, arg: "SCRIPT", help: help, list: true, between: "\n", mappings: true,
-		get: func() string {
-			texts := make([]string, len(*p))
-			for i, s := range *p {
-				texts[i] = fmt.Sprintf("{sha: %s, effect: %s}", s.SHA, s.Effect)
-			}
-			return strings.Join(texts, "\n")
-		},
-		set: func(texts []string) error {
-			var list []CacheScript
-			for _, text := range texts {
-				if strings.TrimSpace(text) == "" {
-					continue
-				}
-				s, err := parseScript(text)
-				if err != nil {
-					return err
-				}
-				if slices.ContainsFunc(list, func(o CacheScript) bool { return o.SHA == s.SHA }) {
-					return fmt.Errorf("the script %s is named twice", s.SHA)
-				}
-				list = append(list, s)
-			}
-			if len(list) > maxScripts {
-				return fmt.Errorf("%d scripts, at most %d are allowed", len(list), maxScripts)
-			}
-			*p = list
-			return nil
-		},
-	}
+	return mappings(key, p, "SCRIPT", help, "scripts", maxScripts, func(others []CacheScript, text string) (CacheScript, error) {
+		s, err := parseScript(text)
+		if err == nil && slices.ContainsFunc(others, func(o CacheScript) bool { return o.SHA == s.SHA }) {
+			err = fmt.Errorf("the script %s is named twice", s.SHA)
+		}
+		return s, err
+	})
 }
 
+// String writes the script as it can be read again.
+func (s CacheScript) String() string { return fmt.Sprintf("{sha: %s, effect: %s}", s.SHA, s.Effect) }
+
 func parseScript(text string) (s CacheScript, err error) {
-	pairs, ok := mapping(text)
-	if !ok {
-		return s, errors.New("a script is a mapping such as {sha: 0123456789abcdef0123456789abcdef01234567, effect: discovery_get_instances}")
-	}
-	for _, pair := range pairs {
-		key := pair.Key.GetToken().Value
-		texts, err := values(pair.Value)
-		switch {
-		case err != nil:
-		case len(texts) != 1:
-			err = errors.New("not a single value")
-		case key == "sha":
-			s.SHA, err = parseSHA(texts[0])
-		case key == "effect":
-			s.Effect, err = texts[0], checkEffect(texts[0])
-		default:
-			err = errors.New("unknown key; a script has sha and effect")
-		}
-		if err != nil {
-			return s, fmt.Errorf("%s of a script: %w", key, err)
-		}
+	if err := eachPair(text, "a script", "{sha: 0123456789abcdef0123456789abcdef01234567, effect: discovery_get_instances}", s.set); err != nil {
+		return s, err
 	}
 	switch {
 	case s.SHA == "":
@@ -91,6 +51,21 @@ func parseScript(text string) (s CacheScript, err error) {
 		return s, fmt.Errorf("the script %s needs effect, the script of CoSky's that does the same", s.SHA)
 	}
 	return s, nil
+}
+
+// set sets one key of a script.
+func (s *CacheScript) set(key string, texts []string) (err error) {
+	switch {
+	case len(texts) != 1:
+		return errors.New("not a single value")
+	case key == "sha":
+		s.SHA, err = parseSHA(texts[0])
+	case key == "effect":
+		s.Effect, err = texts[0], checkEffect(texts[0])
+	default:
+		err = errors.New("unknown key; a script has sha and effect")
+	}
+	return err
 }
 
 func parseSHA(text string) (string, error) {
