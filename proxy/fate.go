@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"cosky-proxy/lua"
 	"cosky-proxy/router/command"
@@ -188,19 +186,5 @@ func (l *loop) scriptOnlyReads(r *request, cmd *command.Command) bool {
 	if sc := l.scriptOf(sha); sc != nil {
 		return sc.Access == lua.ReadOnly || sc.Access == lua.Noticing
 	}
-	return declaresNoWrites(text)
-}
-
-// declaresNoWrites reads the first line of a script, "#!lua name=… flags=a,b" (Redis' evalExtractShebangFlags).
-func declaresNoWrites(text string) bool {
-	line, _, _ := strings.Cut(text, "\n")
-	if !strings.HasPrefix(line, "#!") {
-		return false
-	}
-	for _, field := range strings.Fields(line) {
-		if flags, ok := strings.CutPrefix(field, "flags="); ok && slices.Contains(strings.Split(flags, ","), "no-writes") {
-			return true
-		}
-	}
-	return false
+	return writesNothing(text)
 }

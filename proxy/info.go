@@ -79,7 +79,8 @@ func (a *infoAnswer) ask(l *loop, key laneKey, raw []byte) (seq uint64) {
 	a.asked, a.missing = len(targets), len(targets)
 	for _, t := range targets {
 		r := l.newRequest(nil, nil)
-		r.sink, r.db, r.resp3, r.as, r.bulk = a, key.db, key.resp3, key.as, key.bulk
+		r.sink = a
+		r.takeKey(key)
 		r.limit = l.srv.opts.Clients.MaxRequest
 		r.slot, r.keyed = t.slot, true
 		n, cause := l.owner(t.slot)

@@ -45,6 +45,9 @@ func (r *request) laneKey() laneKey {
 	return laneKey{db: r.db, resp3: r.resp3, as: r.as, bulk: r.bulk}
 }
 
+// takeKey has r, which has no session of its own, travel where others with that key do.
+func (r *request) takeKey(k laneKey) { r.db, r.resp3, r.as, r.bulk = k.db, k.resp3, k.as, k.bulk }
+
 // lane is one backend connection of one loop: a pipeline of requests whose
 // replies come back in the same order. It has no connection state beyond its
 // key, so requests of any session may share it.

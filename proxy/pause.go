@@ -193,7 +193,8 @@ func (l *loop) mayReplicate(cmd *command.Command, args [][]byte) bool {
 	return true
 }
 
-// writesNothing reports whether a script has the flag no-writes in its first line.
+// writesNothing reports whether a script has the flag no-writes in its first line, "#!lua name=… flags=a,b"
+// (Redis' evalExtractShebangFlags).
 func writesNothing(text string) bool {
 	line, _, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(line, "#!") {

@@ -197,7 +197,7 @@ func (sw *sweep) ask(l *loop, n *node, raw []byte, to sink, own bool) {
 	if own {
 		ln, cause = n.lane(laneKey{})
 	} else {
-		r.resp3, r.db, r.as, r.bulk = p.resp3, p.db, p.as, p.bulk
+		r.takeKey(p.laneKey())
 		ln, cause = p.sess.lane(n)
 	}
 	if cause != "" {

@@ -309,7 +309,8 @@ func (s *session) openParent(cmd *command.Command, e *effectScratch) *request {
 func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 	c := l.newRequest(nil, nil)
 	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
-	c.resp3, c.db, c.as, c.bulk, c.caching = sc.parent.resp3, sc.parent.db, sc.parent.as, sc.parent.bulk, sc.parent.caching
+	c.takeKey(sc.parent.laneKey())
+	c.caching = sc.parent.caching
 	if ln != nil && sc.answers.From != nil {
 		sc.answers.From[i] = ln.node.addr
 	}
