@@ -233,12 +233,11 @@ func optionalAddress(key string, p *string, help string) option {
 	}
 }
 
-// reachableAddresses takes the addresses at which others reach servers, or "off" or
-// nothing for none.
-func reachableAddresses(key string, p *[]string, help string) option {
+// listOrOff takes texts, at most so many (0: any number), or "off" or nothing for none; parse makes an element of
+// one, and sees those before it.
+func listOrOff(key string, p *[]string, arg, help, allowed string, most int, parse func(before []string, text string) (string, error)) option {
 	return option{
-		key: key, arg: "HOST:PORT", help: help, list: true,
-		allowed: fmt.Sprintf("up to %d different addresses, each host:port; or off", maxFacade),
+		key: key, arg: arg, help: help, list: true, allowed: allowed,
 		get: func() string {
 			if len(*p) == 0 {
 				return "off"
@@ -251,22 +250,35 @@ func reachableAddresses(key string, p *[]string, help string) option {
 			}
 			var list []string
 			for _, text := range texts {
-				text = strings.TrimSpace(text)
-				if err := checkReachable(text); err != nil {
+				e, err := parse(list, text)
+				if err != nil {
 					return err
 				}
-				if slices.Contains(list, text) {
-					return fmt.Errorf("%q is named twice", text)
-				}
-				list = append(list, text)
+				list = append(list, e)
 			}
-			if len(list) > maxFacade {
+			if most > 0 && len(list) > most {
 				return errOutOfRange
 			}
 			*p = list
 			return nil
 		},
 	}
+}
+
+// reachableAddresses takes the addresses at which others reach servers, or "off" or
+// nothing for none.
+func reachableAddresses(key string, p *[]string, help string) option {
+	allowed := fmt.Sprintf("up to %d different addresses, each host:port; or off", maxFacade)
+	return listOrOff(key, p, "HOST:PORT", help, allowed, maxFacade, func(before []string, text string) (string, error) {
+		text = strings.TrimSpace(text)
+		if err := checkReachable(text); err != nil {
+			return "", err
+		}
+		if slices.Contains(before, text) {
+			return "", fmt.Errorf("%q is named twice", text)
+		}
+		return text, nil
+	})
 }
 
 // maxFacade is the largest Redis Cluster that Redis recommends.
@@ -386,32 +398,14 @@ func onBackendLoss(key string, p *time.Duration, help string) option {
 
 // names takes different texts that are not empty, or "off" or nothing for none.
 func names(key string, p *[]string, arg, help string) option {
-	return option{
-		key: key, arg: arg, help: help, list: true,
-		allowed: "different names; or off",
-		get: func() string {
-			if len(*p) == 0 {
-				return "off"
-			}
-			return strings.Join(*p, ",")
-		},
-		set: func(texts []string) error {
-			if len(texts) == 1 && isOff(texts[0]) {
-				texts = nil
-			}
-			var list []string
-			for _, text := range texts {
-				text = strings.TrimSpace(text)
-				if text == "" {
-					return errors.New("a name is empty")
-				}
-				if slices.Contains(list, text) {
-					return fmt.Errorf("%q is named twice", text)
-				}
-				list = append(list, text)
-			}
-			*p = list
-			return nil
-		},
-	}
+	return listOrOff(key, p, arg, help, "different names; or off", 0, func(before []string, text string) (string, error) {
+		text = strings.TrimSpace(text)
+		switch {
+		case text == "":
+			return "", errors.New("a name is empty")
+		case slices.Contains(before, text):
+			return "", fmt.Errorf("%q is named twice", text)
+		}
+		return text, nil
+	})
 }

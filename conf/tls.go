@@ -51,38 +51,18 @@ func flagOf(key string, p *bool, help string) option {
 
 // addressMap takes pairs of what servers announce and where that is, or "off" or nothing for none.
 func addressMap(key string, p *[]string, help string) option {
-	return option{
-		key: key, arg: "FROM=TO", help: help, list: true,
-		allowed: "pairs of host:port=host:port or host=host, each with another left side; or off",
-		get: func() string {
-			if len(*p) == 0 {
-				return "off"
-			}
-			return strings.Join(*p, ",")
-		},
-		set: func(texts []string) error {
-			if len(texts) == 1 && isOff(texts[0]) {
-				texts = nil
-			}
-			var list, known []string
-			for _, text := range texts {
-				from, to, found := strings.Cut(strings.TrimSpace(text), "=")
-				from, to = strings.TrimSpace(from), strings.TrimSpace(to)
-				switch {
-				case !found:
-					return fmt.Errorf("there is no = in %q", text)
-				case slices.Contains(known, from):
-					return fmt.Errorf("%q is named twice", from)
-				}
-				if err := checkPair(from, to); err != nil {
-					return err
-				}
-				known, list = append(known, from), append(list, from+"="+to)
-			}
-			*p = list
-			return nil
-		},
-	}
+	const allowed = "pairs of host:port=host:port or host=host, each with another left side; or off"
+	return listOrOff(key, p, "FROM=TO", help, allowed, 0, func(before []string, text string) (string, error) {
+		from, to, found := strings.Cut(strings.TrimSpace(text), "=")
+		from, to = strings.TrimSpace(from), strings.TrimSpace(to)
+		switch {
+		case !found:
+			return "", fmt.Errorf("there is no = in %q", text)
+		case slices.ContainsFunc(before, func(pair string) bool { return strings.HasPrefix(pair, from+"=") }):
+			return "", fmt.Errorf("%q is named twice", from)
+		}
+		return from + "=" + to, checkPair(from, to)
+	})
 }
 
 // checkPair accepts two addresses, or two hosts.
