@@ -31,52 +31,67 @@ func newClustered(d *Discovery) *clustered {
 }
 
 func (s *clustered) snapshot(ctx context.Context) (snapshot, error) {
-	views, err := s.askMembers(ctx)
+	views, err := s.askMembers(ctx, s.members)
+	before := s.members
 	if err != nil {
+		before = nil // what a seed says decides, nothing known before counts
 		if views, err = s.askSeeds(ctx); err != nil {
 			return snapshot{}, err
 		}
 	}
-	s.members = merge(views, s.members)
-	snap := snapshot{shards: shardsOf(s.members), spares: sparesOf(s.members)}
-	if len(snap.shards) == 0 {
-		return snapshot{}, errors.New("no node of the cluster owns any slot")
+	members := merge(views, before)
+	snap := snapshot{shards: shardsOf(members), spares: sparesOf(members)}
+	if len(snap.shards) == 0 { // it was the last moment of a slot
+		return snapshot{}, errNoSlots
 	}
 	for _, v := range views {
 		snap.abouts = append(snap.abouts, v.about)
 	}
+	s.members = members
 	return snap, nil
 }
 
-// askMembers returns the views of the known members that answer as themselves:
-// another node may have their address by now, even one of another cluster.
-func (s *clustered) askMembers(ctx context.Context) ([]view, error) {
+// errNoSlots: a node that was not made part of a cluster yet, or was reset, says so, and
+// so do all nodes of a cluster that is being created. None of that is a mistake in the configuration, and
+// nothing of it is worth more than what was known before.
+var errNoSlots = unreachable{errors.New("no node of its cluster owns any slot (yet)")}
+
+// askMembers returns the views of those members that answer as themselves: another node may have their
+// address by now, even one of another cluster. None of them knowing anybody who owns slots is as good as no answer.
+func (s *clustered) askMembers(ctx context.Context, members []member) ([]view, error) {
 	ids := make(map[string]string)
-	for _, m := range s.members {
+	for _, m := range members {
 		ids[m.addr] = m.id
 	}
 	links := s.known.to(slices.Sorted(maps.Keys(ids)))
-	return gather(ctx, links, grace, func(ctx context.Context, l *link) (view, error) {
+	views, err := gather(ctx, links, grace, func(ctx context.Context, l *link) (view, error) {
 		v, err := s.d.askView(ctx, l, s.d.opts.ConnectTimeout)
 		if err == nil && v.self().id != ids[l.addr] {
 			err = errors.New("another node has this address now")
 		}
 		return v, err
 	})
+	if err == nil && !slices.ContainsFunc(views, view.ownsSlots) {
+		err = errNoSlots
+	}
+	return views, err
 }
 
-// askSeeds starts over from the first seed that answers: what it says decides who
-// is asked next, nothing known before counts.
+// askSeeds starts over from the first seed that answers, and knows of a cluster: what it says decides who
+// is asked next.
 func (s *clustered) askSeeds(ctx context.Context) ([]view, error) {
 	defer s.seeds.close()
 	first, err := gather(ctx, s.seeds.to(s.d.seeds(ctx)), 0, func(ctx context.Context, l *link) (view, error) {
-		return s.d.askView(ctx, l, s.d.opts.ConnectTimeout)
+		v, err := s.d.askView(ctx, l, s.d.opts.ConnectTimeout)
+		if err == nil && !v.ownsSlots() {
+			err = errNoSlots
+		}
+		return v, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.members = merge(first, nil)
-	views, err := s.askMembers(ctx)
+	views, err := s.askMembers(ctx, merge(first, nil))
 	if err != nil {
 		return nil, fmt.Errorf("a seed answers, but no node under the address that it announces (cluster-announce-ip): %w", err)
 	}

@@ -145,7 +145,7 @@ func TestStartSaysWhy(t *testing.T) {
 		{"redis://" + node.Addr, []string{"use redis-cluster://" + node.Addr}},
 		{"redis-sentinel://" + plain.Addr + "/m", []string{plain.Addr + ": it is not a Sentinel, use redis://" + plain.Addr}},
 		{"redis-cluster://" + plain.Addr, []string{"use redis://" + plain.Addr}},
-		{"redis-cluster://" + node.Addr, []string{"no node of the cluster owns any slot"}},
+		{"redis-cluster://" + node.Addr, []string{node.Addr + ": no node of its cluster owns any slot"}},
 		{"redis-cluster://" + dead + "," + deaf, []string{dead + ": connection refused", deaf + ": no answer within 100ms"}},
 		{"redis-sentinel://" + dead + "," + deaf + "/m", []string{dead + ": connection refused", deaf + ": no answer within 100ms"}},
 	}
@@ -421,10 +421,43 @@ func TestCluster(t *testing.T) {
 		for i := range s.members {
 			s.members[i].id = "other" + s.members[i].id
 		}
-		if views, err := s.askMembers(t.Context()); err == nil {
+		if views, err := s.askMembers(t.Context(), s.members); err == nil {
 			t.Errorf("got %d views", len(views))
 		}
 	})
+}
+
+// TestNodesThatKnowNoSlots: neither a seed that belongs to no cluster (yet) nor a member that was reset says where
+// the cluster is, and that is no mistake in the configuration.
+func TestNodesThatKnowNoSlots(t *testing.T) {
+	c := clustertest.StartCluster(t, 2, 0)
+	stranger := c.StartStranger()
+	a, b := c.Nodes[0], c.Nodes[1]
+	d := open(t, "redis-cluster://"+stranger.Addr+","+a.Addr+","+b.Addr, func(o *Options) { o.ConnectTimeout = 500 * time.Millisecond })
+	defer d.source.close()
+	find := func() {
+		t.Helper()
+		clustertest.Await(t, "the cluster to be found", func() error { return d.update(t.Context()) })
+		if got := d.Current().Primary(16383); got == nil || got.Addr != b.Addr {
+			t.Fatalf("got %v", d.Current())
+		}
+	}
+	a.Freeze()
+	b.Freeze()
+	if topology, err := d.Start(t.Context()); err == nil || !Unreachable(err) {
+		t.Fatalf("got %v, %v while only the stranger answers; want an error that may go away", topology, err)
+	}
+	a.Thaw()
+	b.Thaw()
+	find()
+
+	b.Freeze()
+	a.Do("CLUSTER", "RESET", "SOFT")
+	if err := d.update(t.Context()); err == nil {
+		t.Fatalf("got %v of a node that was reset", d.Current())
+	}
+	b.Thaw()
+	find()
 }
 
 func TestSentinel(t *testing.T) {

@@ -245,14 +245,14 @@ type unreachable struct{ error }
 func (e unreachable) Unwrap() error { return e.error }
 
 // Unreachable reports whether err, from Start, may go away by itself: none of the servers
-// that were asked could be reached. If it is false, the configuration is wrong.
+// that were asked could be reached, or serves yet. If it is false, the configuration is wrong.
 func Unreachable(err error) bool {
+	var e unreachable
 	var seeds seedErrors
 	if !errors.As(err, &seeds) {
-		return false
+		return errors.As(err, &e)
 	}
 	for _, cause := range seeds {
-		var e unreachable
 		if !errors.As(cause, &e) {
 			return false
 		}

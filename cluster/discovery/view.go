@@ -45,6 +45,11 @@ func (v view) self() member {
 	return member{}
 }
 
+// ownsSlots reports whether anybody in it does. A node that belongs to no cluster knows nobody who does.
+func (v view) ownsSlots() bool {
+	return slices.ContainsFunc(v.members, func(m member) bool { return len(m.ranges) > 0 })
+}
+
 // parseNodes reads a CLUSTER NODES reply. host is the one the node was reached
 // at: it stands in for an address that the node does not know of itself. Nodes
 // without an address or still shaking hands are left out. The lines are
