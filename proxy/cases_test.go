@@ -3,9 +3,11 @@ package proxy_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -108,7 +110,7 @@ func TestSplitCommandsLeaveNothing(t *testing.T) {
 }
 
 // TestVanishedClients (CN-02): clients that say nothing any more are closed, also with
-// half a command sent, but not those that wait for a reply or a message.
+// half a command sent, but not those that wait for a reply or a message, nor as soon as they have got it.
 func TestVanishedClients(t *testing.T) {
 	onTransports(t, func(t *testing.T, transport netloop.Transport) {
 		behind := clustertest.StartRedis(t)
@@ -136,8 +138,12 @@ func TestVanishedClients(t *testing.T) {
 		})
 		behind.Do("PUBLISH", "ch", "m")
 		listener.Expect("*3\r\n$7\r\nmessage\r\n$2\r\nch\r\n$1\r\nm\r\n")
+		answered := time.Now()
 		behind.Do("RPUSH", "q", "e")
 		blocked.Expect("*2\r\n$1\r\nq\r\n$1\r\ne\r\n")
+		if reply, err := blocked.TryReply(o.Clients.IdleTimeout / 2); !errors.Is(err, os.ErrDeadlineExceeded) && time.Since(answered) < o.Clients.IdleTimeout {
+			t.Errorf("got %q, %v right after the answer to a command that had blocked for longer than idle_timeout", reply, err)
+		}
 	})
 }
 

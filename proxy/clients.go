@@ -111,7 +111,7 @@ func (s *session) describe(b []byte, now int64, pending int) []byte {
 	unread := s.conn.Buffered()
 	return fmt.Appendf(b, "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=%d multi=%d%s"+
 		" qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=%d rbs=0 rbp=0 obl=%d oll=0 omem=0 tot-mem=%d events=r cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s\n",
-		s.id, s.addr, s.via, s.id, s.name, (now-s.since)/1e9, (now-s.lastSeen)/1e9, s.flags(), s.db, channels, patterns, shards, multi, watch,
+		s.id, s.addr, s.via, s.id, s.name, (now-s.since)/1e9, (now-s.lastActive())/1e9, s.flags(), s.db, channels, patterns, shards, multi, watch,
 		pending, s.queuedBytes(), unread, pending+s.claims()+s.backlog(), last, s.user, s.redirection(), proto, s.library, s.libver)
 }
 

@@ -206,6 +206,8 @@ func (l *loop) tick() {
 	l.nl.AfterFunc(tickInterval, l.tick)
 }
 
+// reapIdle closes clients that have neither sent nor taken anything for clients.idle_timeout, as
+// clientsCronHandleTimeout in Redis does. Whoever waits for something else than its own reading is not idle.
 func (l *loop) reapIdle(now int64) {
 	idle := int64(l.srv.opts.Clients.IdleTimeout)
 	if idle == 0 || now < l.reapAt {
@@ -213,7 +215,12 @@ func (l *loop) reapIdle(now int64) {
 	}
 	l.reapAt = now + min(idle/8, int64(time.Second)) // every client is looked at
 	for s := range l.sessions {
-		if s.head == nil && s.subscriptions() == 0 && s.monitor == nil && s.wait != waitPause && s.wait != waitNode && now-s.lastSeen > idle {
+		waits := s.head != nil || s.wait != waitNothing && s.wait != waitOutput
+		if waits || s.subscriptions() > 0 || s.monitor != nil || now-s.lastActive() <= idle {
+			continue
+		}
+		s.conn.Flush() // it may have been answered in this very turn
+		if now-s.lastActive() > idle {
 			l.stats.IdleClosed++
 			s.close("idle")
 		}

@@ -158,6 +158,9 @@ func (s *session) OnData(b []byte) int {
 	return pos
 }
 
+// lastActive is when the client last sent something or took some of what it was sent (mono).
+func (s *session) lastActive() int64 { return max(s.lastSeen, s.conn.LastSent()) }
+
 // atRest reports whether the session has done all that it was asked for.
 func (s *session) atRest() bool { return s.wait == waitNothing && s.inflight == 0 && !s.yielded }
 

@@ -78,6 +78,7 @@ type Conn struct {
 	handed   int    // Out[outOff:outOff+handed] is with the writer goroutine
 	lowWater int
 	sent     uint64
+	sentAt   int64 // mono
 	received uint64
 	err      error // why it closed
 	broken   error // sending failed; input may still hold the peer's last words
@@ -115,6 +116,15 @@ func (c *Conn) Closed() bool { return c.closed }
 // Sent returns how many bytes of output the kernel has accepted so far. On the
 // goroutine transport bytes count when the writer goroutine gets them.
 func (c *Conn) Sent() uint64 { return c.sent }
+
+// LastSent returns when Sent last grew (mono); 0: it never has. It is the loop's clock of that turn.
+func (c *Conn) LastSent() int64 { return c.sentAt }
+
+// took notes that the kernel, or the writer goroutine, has n bytes of output more.
+func (c *Conn) took(n int) {
+	c.sent += uint64(n)
+	c.sentAt = c.loop.now
+}
 
 // Received returns how many bytes of input have been read so far.
 func (c *Conn) Received() uint64 { return c.received }

@@ -392,7 +392,7 @@ func (s *socket) flush() {
 	} else if s.armed&unix.EPOLLOUT != 0 {
 		s.arm(s.armed &^ unix.EPOLLOUT)
 	}
-	c.sent += uint64(n)
+	c.took(n)
 	c.flushed(n)
 	if !s.blocked && c.Buffered() > 0 {
 		c.Dirty()

@@ -169,7 +169,7 @@ func (s *stream) flush() {
 	b := s.c.Unsent()
 	b = b[:min(len(b), writeWindow)]
 	s.c.handed = len(b)
-	s.c.sent += uint64(len(b))
+	s.c.took(len(b))
 	s.work <- b
 }
 
