@@ -84,13 +84,22 @@ func New(rules []Rule, most int) *Book {
 		ru := &rule{Rule: r, number: i, meters: make(map[string]*Meter)}
 		if r.Rate > 0 {
 			ru.interval = max(int64(math.Round(float64(time.Second)/r.Rate)), 1)
-			ru.span = ru.interval * int64(r.Burst)
+			ru.span = maxSpan
+			if int64(r.Burst) < maxSpan/ru.interval {
+				ru.span = ru.interval * int64(r.Burst)
+			}
 		}
 		ru.rest = &Meter{rule: ru, name: "(others)"}
 		b.rules = append(b.rules, ru)
 	}
 	return b
 }
+
+// maxSpan is what a large burst at a low rate is cut to, a century: the sum of it and the clock is still a time.
+const maxSpan = int64(100 * 365 * 24 * time.Hour)
+
+// maxName is how many bytes of a name tell it from others. A client may choose it, and it is kept.
+const maxName = 256
 
 // Counts reports whether any rule counts by k.
 func (b *Book) Counts(k Kind) bool {
@@ -102,8 +111,8 @@ func (b *Book) Counts(k Kind) bool {
 	return false
 }
 
-// Meter finds or makes what counts for name; nil: nothing does. The caller holds it until
-// Release.
+// Meter finds or makes what counts for name; nil: nothing does. Names with the same first 256 bytes count
+// as one. The caller holds it until Release.
 func (b *Book) Meter(k Kind, name []byte) *Meter {
 	for _, r := range b.rules {
 		if r.Per == k && (r.Match == "" || glob.Match(r.Match, name)) {
@@ -117,6 +126,7 @@ func (r *rule) meter(name []byte, most int) *Meter {
 	if r.Per == Connection {
 		return &Meter{rule: r, name: string(name)}
 	}
+	name = name[:min(len(name), maxName)]
 	r.mu.RLock()
 	m := r.meters[string(name)]
 	if m != nil {

@@ -44,6 +44,16 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// TestLargeBurst: what would take longer than time can tell is granted all the same.
+func TestLargeBurst(t *testing.T) {
+	m := New([]Rule{{Per: User, Rate: 0.01, Burst: 100_000_000}}, 100).Meter(User, []byte("app"))
+	for i := range 1000 {
+		if m.Take(second) != Granted {
+			t.Fatalf("command %d of a burst of 100 million was refused", i)
+		}
+	}
+}
+
 // TestRateIsShared: many goroutines together get what the rate allows, not more.
 func TestRateIsShared(t *testing.T) {
 	b := New([]Rule{{Per: User, Rate: 1000, Burst: 50}}, 100)
@@ -131,6 +141,15 @@ func TestNamesAreBounded(t *testing.T) {
 	b.Sweep(now + 2*second)
 	if b.Names(0) != 1 {
 		t.Errorf("%d names are left, want u2", b.Names(0))
+	}
+}
+
+// TestLongNames: what is kept of a name that a client has chosen is bounded.
+func TestLongNames(t *testing.T) {
+	b := New([]Rule{{Per: Namespace, Rate: 1}}, 3)
+	long := strings.Repeat("x", 1<<20)
+	if m := b.Meter(Namespace, []byte(long)); len(m.name) > maxName || m != b.Meter(Namespace, []byte(long+"y")) {
+		t.Errorf("%d bytes of a name are kept", len(m.name))
 	}
 }
 
