@@ -90,8 +90,9 @@ type loop struct {
 	parts        []*nearcache.Entry // scratch of mget
 	effect       effectScratch
 	scriptEffect lua.Effect
-	hot          *hotSet // nil: no key is
-	hotEpoch     uint32  // bumped when keys become hot
+	hot          *hotSet   // nil: no key is
+	hotEpoch     uint32    // bumped when keys become hot
+	raised       []*raised // replies of this turn that wait for the invalidation streams
 
 	scripts scriptView
 	hub     hub

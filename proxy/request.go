@@ -60,6 +60,7 @@ type request struct {
 	hushes    bool // its client gets no message before its reply has been written
 	resp3     bool
 	bulk      bool // it travels with those of clients that move much
+	inScatter bool // its memory belongs to its scatter
 	db        int32
 	hotEpoch  uint32      // the loop's when its effects were noted
 	as        *credential // of its lane; nil: the proxy's own
@@ -112,6 +113,9 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 func (l *loop) release(r *request) {
 	if len(r.touches) != 0 {
 		panic("BUG: request released with unsettled effects")
+	}
+	if r.inScatter {
+		return
 	}
 	if r.permit != nil {
 		l.throttle.giveBack(r.permit)

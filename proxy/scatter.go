@@ -21,10 +21,13 @@ type scatter struct {
 	size    int            // bytes of the replies so far
 	after   func(l *loop, ok bool, reply []byte) []byte
 
-	// Of a command whose keys are divided; such a scatter goes back to the loop.
-	parts router.Parts
-	store []byte // holds the replies
-	next  *scatter
+	// Of a command whose keys are divided; such a scatter goes back to the loop. What its parts need lies
+	// together: a thousand commands under way are ten thousand requests, and each would be a cache miss or two.
+	parts    router.Parts
+	children []request
+	sent     []byte // what children keep of themselves
+	store    []byte // holds the replies
+	next     *scatter
 }
 
 // scatterKeys splits a multi-key command by slot.
@@ -88,12 +91,14 @@ func (sc *scatter) collect(parent *request, merge router.Merge) {
 	sc.parent, sc.merge, sc.missing = parent, merge, n
 	sc.answers.Parts, sc.answers.RESP3 = &sc.parts, parent.resp3
 	sc.answers.Replies = slices.Grow(sc.answers.Replies, n)[:n]
+	sc.children = slices.Grow(sc.children, n)[:n]
 }
 
 const (
 	maxFreeScatters = 1024
 	maxKeptKeys     = 256     // what larger commands needed is not kept
-	maxKeptStore    = 4 << 10 // capacity, as the next
+	maxKeptChildren = 32      // capacity, as the next
+	maxKeptStore    = 4 << 10 // of each
 	maxKeptMerge    = 1 << 16
 )
 
@@ -102,12 +107,18 @@ func (l *loop) recycle(sc *scatter) {
 	if l.scattersLen >= maxFreeScatters || sc.parts.Keys() > maxKeptKeys {
 		return
 	}
-	parts, store, replies := sc.parts, sc.store[:0], sc.answers.Replies
+	parts, children, sent, store, replies := sc.parts, sc.children, sc.sent[:0], sc.store[:0], sc.answers.Replies
+	if cap(children) > maxKeptChildren {
+		children = nil
+	}
+	if cap(sent) > maxKeptStore {
+		sent = nil
+	}
 	if cap(store) > maxKeptStore {
 		store = nil
 	}
 	clear(replies) // an earlier store may be behind them
-	*sc = scatter{parts: parts, store: store, answers: router.Answers{Replies: replies[:0]}, next: l.scatters}
+	*sc = scatter{parts: parts, children: children[:0], sent: sent, store: store, answers: router.Answers{Replies: replies[:0]}, next: l.scatters}
 	l.scatters = sc
 	l.scattersLen++
 }
@@ -308,36 +319,48 @@ func (s *session) openParent(cmd *command.Command, e *effectScratch) *request {
 // child is the request for the part number i, which travels on ln.
 func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 	c := l.newRequest(nil, nil)
-	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
-	c.takeKey(sc.parent.laneKey())
-	c.caching = sc.parent.caching
+	sc.adopt(l, c, i)
 	if ln != nil && sc.answers.From != nil {
 		sc.answers.From[i] = ln.node.addr
 	}
 	return c
 }
 
+// adopt makes c the request for the part number i.
+func (sc *scatter) adopt(l *loop, c *request, i int) {
+	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
+	c.takeKey(sc.parent.laneKey())
+	c.caching = sc.parent.caching
+}
+
 // launch sends a part to the owner of t, whoever that is when it has to be sent again.
 func (sc *scatter) launch(l *loop, ln *lane, i int, raw []byte, t target) {
 	c := sc.child(l, ln, i)
 	c.raw = append(c.raw[:0], raw...)
-	c.launch(l, ln, t)
+	c.launch(l, ln, t, raw)
 }
 
 // launchShare sends share i of args to the owner of its slot.
 func (sc *scatter) launchShare(l *loop, ln *lane, i int, args [][]byte, step int, from source) {
-	c := sc.child(l, ln, i)
-	c.raw = sc.parts.AppendShare(c.raw[:0], args, step, i)
-	c.launch(l, ln, target{sc.parts.Shares[i].Slot, true, from})
+	c := &sc.children[i]
+	*c = request{inScatter: true, hotEpoch: l.hotEpoch}
+	sc.adopt(l, c, i)
+	// Put together where the caches have it: read back from what is kept, it would have to arrive there first.
+	l.enc = sc.parts.AppendShare(l.enc[:0], args, step, i)
+	start := len(sc.sent)
+	sc.sent = append(sc.sent, l.enc...) // when it grows, what others keep stays where it is
+	c.raw = sc.sent[start:len(sc.sent):len(sc.sent)]
+	c.launch(l, ln, target{sc.parts.Shares[i].Slot, true, from}, l.enc)
 }
 
-func (r *request) launch(l *loop, ln *lane, t target) {
+// launch sends r, whose bytes are raw, to t.
+func (r *request) launch(l *loop, ln *lane, t target, raw []byte) {
 	r.slot, r.keyed, r.from = t.slot, t.keyed, t.from
 	if ln == nil {
 		l.awaitOwner(r)
 		return
 	}
-	ln.send(r, r.raw)
+	ln.send(r, raw)
 }
 
 // deliver takes one child's reply; the last one completes the command.

@@ -246,8 +246,12 @@ func (c *Conn) CloseAfterFlush() {
 		return
 	}
 	c.draining = true
-	if c.broken != nil {
+	switch {
+	case c.broken != nil:
 		c.fail(c.broken)
+		return
+	case c.eof && c.Buffered() == 0: // nothing to send, nobody to linger for
+		c.fail(nil)
 		return
 	}
 	c.left = c.Buffered()

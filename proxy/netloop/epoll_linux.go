@@ -200,6 +200,11 @@ func (p *epoll) add(c *Conn, fd int) (*socket, error) {
 // AttachFD puts a connected, non-blocking stream socket on the loop and takes
 // it over; when it fails fd is closed. Otherwise it is like Attach. Linux only.
 func (l *Loop) AttachFD(fd int, h Handler) (*Conn, error) {
+	peer, _ := syscall.Getpeername(fd)
+	return l.attachFD(fd, peer, h)
+}
+
+func (l *Loop) attachFD(fd int, peer syscall.Sockaddr, h Handler) (*Conn, error) {
 	p, ok := l.poll.(*epoll)
 	if !ok {
 		nc, err := fileConn(fd)
@@ -212,8 +217,8 @@ func (l *Loop) AttachFD(fd int, h Handler) (*Conn, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("cannot attach descriptor %d: %w", fd, ErrStopped)
 	}
-	remote, local := addresses(fd)
-	c := &Conn{loop: l, h: h, remote: remote, local: local}
+	own, _ := syscall.Getsockname(fd)
+	c := &Conn{loop: l, h: h, remote: sockaddrText(peer), local: sockaddrText(own)}
 	s, err := p.add(c, fd)
 	if err != nil {
 		unix.Close(fd)
@@ -230,19 +235,14 @@ func fileConn(fd int) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-func addresses(fd int) (remote, local string) {
-	peer, _ := unix.Getpeername(fd)
-	own, _ := unix.Getsockname(fd)
-	return sockaddrText(peer), sockaddrText(own)
-}
-
-func sockaddrText(sa unix.Sockaddr) string {
+// sockaddrText takes package syscall's addresses: to find them, golang.org/x/sys/unix asks for each socket's protocol, too.
+func sockaddrText(sa syscall.Sockaddr) string {
 	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
+	case *syscall.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)).String()
-	case *unix.SockaddrInet6:
+	case *syscall.SockaddrInet6:
 		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)).String()
-	case *unix.SockaddrUnix:
+	case *syscall.SockaddrUnix:
 		return sa.Name
 	}
 	return ""
@@ -352,8 +352,8 @@ func (s *socket) readLarge() {
 func (s *socket) readNothing(n int, errno syscall.Errno) {
 	switch {
 	case n == 0:
-		s.arm(s.armed &^ unix.EPOLLIN)
 		s.c.gotEOF()
+		s.arm(s.armed &^ unix.EPOLLIN)
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 	case s.c.broken != nil:
 		s.c.fail(s.c.broken)

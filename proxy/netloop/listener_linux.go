@@ -62,15 +62,21 @@ func newAcceptor(nl net.Listener) (*acceptor, error) {
 
 // accept waits for the next connection.
 func (a *acceptor) accept() (accepted, error) {
-	fd, acceptErr := -1, error(nil)
+	var client accepted
+	var acceptErr error
 	err := a.raw.Read(func(listening uintptr) bool {
-		fd, _, acceptErr = unix.Accept4(int(listening), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		client, acceptErr = accept4(int(listening))
 		return acceptErr != unix.EAGAIN && (acceptErr == nil || pending(int(listening)))
 	})
 	if err != nil {
 		return accepted{}, err
 	}
-	return accepted{fd}, os.NewSyscallError("accept4", acceptErr)
+	return client, os.NewSyscallError("accept4", acceptErr)
+}
+
+func accept4(listening int) (accepted, error) {
+	fd, peer, err := syscall.Accept4(listening, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	return accepted{fd, peer}, err
 }
 
 // pending reports whether a client waits. accept4 takes a descriptor before it looks
@@ -83,14 +89,13 @@ func pending(listening int) bool {
 
 // tryAccept accepts without waiting.
 func (a *acceptor) tryAccept() (accepted, error) {
-	fd, acceptErr := -1, error(nil)
-	err := a.raw.Control(func(listening uintptr) {
-		fd, _, acceptErr = unix.Accept4(int(listening), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-	})
+	var client accepted
+	var acceptErr error
+	err := a.raw.Control(func(listening uintptr) { client, acceptErr = accept4(int(listening)) })
 	if err != nil {
 		return accepted{}, err
 	}
-	return accepted{fd}, os.NewSyscallError("accept4", acceptErr)
+	return client, os.NewSyscallError("accept4", acceptErr)
 }
 
 func (a *acceptor) close() error {
@@ -98,11 +103,14 @@ func (a *acceptor) close() error {
 }
 
 // accepted is a connection on its way to a loop.
-type accepted struct{ fd int }
+type accepted struct {
+	fd   int
+	peer syscall.Sockaddr
+}
 
 func (a accepted) attach(l *Loop, wrap func(net.Conn) net.Conn) (*Conn, error) {
 	if wrap == nil {
-		return l.AttachFD(a.fd, ignore{})
+		return l.attachFD(a.fd, a.peer, ignore{})
 	}
 	nc, err := fileConn(a.fd)
 	if err != nil {
