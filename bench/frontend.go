@@ -22,7 +22,7 @@ const (
 // Variants of the proxy.
 const (
 	twoLoops  = "two loops"
-	uncounted = "uncounted" // without the admin address and without counting which keys are read
+	uncounted = "uncounted" // without the admin address, the slow log and counting which keys are read
 )
 
 // frontEnd is a port the load is sent to, and the processes behind that port
@@ -100,7 +100,7 @@ func variantsOf(c candidate) []candidate {
 	}
 	return []candidate{
 		with(twoLoops, "--loops", "2"),
-		with(uncounted, "--loops", "1", "--nearcache.hot.sample", "0"),
+		with(uncounted, "--loops", "1", "--nearcache.hot.sample", "0", "--slowlog.slower-than", "0"),
 	}
 }
 

@@ -31,6 +31,7 @@ type Config struct {
 	NearCache NearCache
 	Scripts   Scripts
 	PubSub    PubSub
+	SlowLog   SlowLog
 }
 
 // Auth says who may do what.
@@ -143,6 +144,12 @@ type PubSub struct {
 	ResubscribeTimeout time.Duration // how long resubscribing may take before they are disconnected
 }
 
+// SlowLog says which commands are remembered because clients waited for them.
+type SlowLog struct {
+	SlowerThan time.Duration // 0: none are
+	MaxLen     int           // commands, the last ones
+}
+
 // Default returns the configuration that applies where nothing else is said.
 func Default() *Config {
 	return &Config{
@@ -212,5 +219,6 @@ func Default() *Config {
 		},
 		Scripts: Scripts{MaxCount: 10000, MaxBytes: 64 * MB},
 		PubSub:  PubSub{OnLoss: "resubscribe", ResubscribeTimeout: 10 * time.Second},
+		SlowLog: SlowLog{SlowerThan: 10 * time.Millisecond, MaxLen: 128},
 	}
 }

@@ -12,7 +12,7 @@ func options(c *Config) []option {
 	return []option{
 		common(addresses("listen", &c.Listen, "listen for clients here")),
 		common(backend("backend", &c.Backend, "what stands behind the proxy")),
-		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /hotkeys, /healthz, /readyz and /debug/pprof; off: none")),
+		common(optionalAddress("admin", &c.Admin, "HTTP server with /metrics, /hotkeys, /slowlog, /healthz, /readyz and /debug/pprof; off: none")),
 		common(number("loops", &c.Loops, 0, 1024, "event loops; 0: one per CPU")),
 		common(level("log_level", &c.LogLevel, "log messages of this level and above")),
 		choice("log_format", &c.LogFormat, []string{"text", "json"}, "form of a log line"),
@@ -107,5 +107,8 @@ func options(c *Config) []option {
 
 		choice("pubsub.on_loss", &c.PubSub.OnLoss, []string{"resubscribe", "disconnect"}, "what becomes of subscribers when the backend ends their subscription"),
 		duration("pubsub.resubscribe_timeout", &c.PubSub.ResubscribeTimeout, 100*time.Millisecond, day, "how long resubscribing may take before they are disconnected"),
+
+		orZero(duration("slowlog.slower_than", &c.SlowLog.SlowerThan, time.Microsecond, day, "commands that a client waits for so long are remembered for PROXY SLOWLOG; 0: none are"), &c.SlowLog.SlowerThan),
+		number("slowlog.max_len", &c.SlowLog.MaxLen, 1, 100_000, "so many of them, the last ones"),
 	}
 }

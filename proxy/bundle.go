@@ -249,6 +249,7 @@ func (b *bundle) arrived(l *loop) {
 			l.stats.StaleHits++
 		}
 		l.countReply(r.cmd, r.sentAt, false)
+		r.origin = fromCache
 		l.out = appendParts(l.out[:0], b.parts, r.resp3)
 		l.finish(r, l.out)
 	case b.refused, b.rounds >= nearcache.Patience:

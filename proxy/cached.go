@@ -189,6 +189,9 @@ func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
 func (s *session) serve(cmd *command.Command, e *nearcache.Entry) {
 	l := s.loop
 	l.stats.Commands[cmd.ID].Calls++
+	if s.lateSince != 0 {
+		s.noteLate(nil, fromCache)
+	}
 	if s.mute.on {
 		return
 	}
@@ -502,6 +505,7 @@ func (f *fetch) leave() fifo {
 
 func (l *loop) deliverEntry(r *request, e *nearcache.Entry) {
 	l.countReply(r.cmd, r.sentAt, false)
+	r.origin = fromCache
 	l.out = e.AppendReply(l.out[:0], r.resp3)
 	l.finish(r, l.out)
 }
@@ -585,6 +589,7 @@ func (f *fetch) giveUp(l *loop) {
 		for waiters.head != nil {
 			r := waiters.pop()
 			l.countReply(r.cmd, r.sentAt, true)
+			r.origin = fromCache
 			l.finish(r, f.body)
 		}
 		return

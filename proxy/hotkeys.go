@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"math"
-	"time"
 
 	"cosky-proxy/nearcache/coskey"
 	"cosky-proxy/proxy/heat"
@@ -66,23 +65,7 @@ func (l *loop) heatKeys() []heat.Key {
 // HotKeys returns the n keys that are read most, the hottest first. A loop that does not answer
 // in time is left out. Any goroutine but a loop's.
 func (s *Server) HotKeys(n int) []stats.HotKey {
-	answers := make(chan []heat.Key, len(s.loops))
-	for _, l := range s.loops {
-		if !l.nl.Post(func() { answers <- l.heatKeys() }) {
-			answers <- nil
-		}
-	}
-	timeout := time.After(statsTimeout)
-	var parts [][]heat.Key
-	for range s.loops {
-		select {
-		case one := <-answers:
-			parts = append(parts, one)
-		case <-timeout:
-			return s.hotKeys(heat.Merge(parts, n))
-		}
-	}
-	return s.hotKeys(heat.Merge(parts, n))
+	return s.hotKeys(heat.Merge(askLoops(s, (*loop).heatKeys), n))
 }
 
 const (

@@ -68,7 +68,7 @@ func TestHotKeys(t *testing.T) {
 
 // TestProxyCommands: what is refused, in which words.
 func TestProxyCommands(t *testing.T) {
-	r := startNear(t)
+	r := startNear(t, func(o *proxy.Options) { o.SlowLog.SlowerThan = 0 })
 	for call, want := range map[string]string{
 		"PROXY":              "-ERR wrong number of arguments for 'proxy' command\r\n",
 		"PROXY NOSUCH":       "-ERR unknown subcommand 'NOSUCH'. Try PROXY HELP.\r\n",
@@ -79,12 +79,23 @@ func TestProxyCommands(t *testing.T) {
 		"PROXY HOTKEYS 1001": "-ERR count must be a number from 1 to 1000\r\n",
 		"PROXY HOTKEYS 1 2":  "-ERR unknown subcommand or wrong number of arguments for 'HOTKEYS'. Try PROXY HELP.\r\n",
 		"PROXY CACHE":        "-ERR wrong number of arguments for 'proxy|cache' command\r\n",
+
+		"PROXY SLOWLOG":         "-ERR wrong number of arguments for 'proxy|slowlog' command\r\n",
+		"PROXY SLOWLOG GET":     "*0\r\n",
+		"PROXY SLOWLOG GET -1":  "*0\r\n",
+		"PROXY SLOWLOG GET -2":  "-ERR count should be greater than or equal to -1\r\n",
+		"PROXY SLOWLOG GET x":   "-ERR count should be greater than or equal to -1\r\n",
+		"PROXY SLOWLOG GET 1 2": "-ERR unknown subcommand or wrong number of arguments for 'GET'. Try PROXY HELP.\r\n",
+		"PROXY SLOWLOG LEN":     ":0\r\n",
+		"PROXY SLOWLOG LEN x":   "-ERR unknown subcommand or wrong number of arguments for 'LEN'. Try PROXY HELP.\r\n",
+		"PROXY SLOWLOG RESET":   "+OK\r\n",
+		"PROXY SLOWLOG NOSUCH":  "-ERR unknown subcommand or wrong number of arguments for 'NOSUCH'. Try PROXY HELP.\r\n",
 	} {
 		if got := r.front[0].Do(words(call)...); got != want {
 			t.Errorf("%s: %q, want %q", call, got, want)
 		}
 	}
-	if got := r.front[0].Do("proxy", "help"); !strings.HasPrefix(got, "*11\r\n+PROXY <subcommand>") {
+	if got := r.front[0].Do("proxy", "help"); !strings.HasPrefix(got, "*17\r\n+PROXY <subcommand>") {
 		t.Errorf("PROXY HELP: %q", got)
 	}
 }
@@ -100,6 +111,8 @@ func TestProxyCommandsAreForAdministrators(t *testing.T) {
 				{"default", "pw", "COSKY.SYNC", "+OK\r\n"},
 				{"app", "secret", "PROXY CACHE FLUSH", "-NOPERM this user has no permissions to run the 'proxy|cache' command\r\n"},
 				{"app", "secret", "PROXY HOTKEYS", "-NOPERM this user has no permissions to run the 'proxy|hotkeys' command\r\n"},
+				{"default", "pw", "PROXY SLOWLOG RESET", "+OK\r\n"},
+				{"app", "secret", "PROXY SLOWLOG GET", "-NOPERM this user has no permissions to run the 'proxy|slowlog' command\r\n"},
 				{"app", "secret", "COSKY.SYNC", "+OK\r\n"},
 			} {
 				conn := clustertest.Dial(t, w.proxy)

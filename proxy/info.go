@@ -310,6 +310,7 @@ func (s *Server) appendProxyInfo(b []byte, sum *stats.Snapshot) []byte {
 	line("proxy_retries", sum.Retries)
 	line("proxy_timeouts", sum.Timeouts)
 	line("proxy_scripts_healed", sum.ScriptsHealed)
+	line("proxy_slow_commands", sum.SlowCommands)
 	line("nearcache_sources", s.abilities.Load().sources)
 	line("nearcache_hits", sum.Hits)
 	line("nearcache_misses", sum.Misses)

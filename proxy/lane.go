@@ -614,7 +614,7 @@ func (ln *lane) lost(e ending) {
 	}
 	for queue.head != nil {
 		r := queue.pop()
-		r.lane = nil
+		r.lane, r.origin = nil, n.addr
 		l.decide(ln, r, &e, unsentFrom, unsent)
 	}
 	ln.abandon()

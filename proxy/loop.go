@@ -62,6 +62,7 @@ type loop struct {
 	reapAt     int64                 // when idle clients are looked for next (mono)
 	load       atomic.Int64          // clients placed here, for the acceptors
 	stats      *stats.Loop
+	slow       slowLog
 	goneIn     uint64 // bytes of clients that have left
 	goneOut    uint64
 
@@ -117,6 +118,7 @@ func newLoop(srv *Server, id int) (*loop, error) {
 		vigil:    make(map[*lane]struct{}),
 		fetches:  make(fetches),
 		stats:    stats.NewLoop(0),
+		slow:     newSlowLog(&srv.opts.SlowLog),
 	}
 	l.stats.Rules = srv.newRuleCounters()
 	l.learn(srv.commands.Load())
@@ -337,9 +339,9 @@ func (l *loop) settle(r *request) {
 
 // account counts a reply from n.
 func (l *loop) account(n *node, r *request, failed bool) {
-	took := l.now() - r.sentAt
+	now := l.now()
 	n.stats.Calls++
-	n.stats.Latency.Observe(took)
+	n.stats.Latency.Observe(now - r.sentAt)
 	if failed {
 		n.stats.Errors++
 	}
@@ -348,7 +350,7 @@ func (l *loop) account(n *node, r *request, failed bool) {
 	}
 	c := &l.stats.Commands[r.cmd.ID]
 	c.Calls++
-	c.Latency.Observe(took)
+	c.Latency.Observe(now - r.arrived)
 	if failed {
 		c.Errors++
 	}

@@ -72,6 +72,7 @@ type Options struct {
 	Facade       FacadeOptions
 	Auth         AuthOptions
 	PubSub       PubSubOptions
+	SlowLog      SlowLogOptions
 }
 
 // FacadeOptions describe the cluster of proxies that clients are shown.

@@ -14,6 +14,7 @@ func setOwnHandlers(t *command.Table, set func(h handler, names ...string)) {
 		"proxy|help":    (*session).proxyHelp,
 		"proxy|cache":   (*session).proxyCache,
 		"proxy|hotkeys": (*session).proxyHotKeys,
+		"proxy|slowlog": (*session).proxySlowLog,
 		"cosky.sync":    (*session).synchroniseAll,
 	} {
 		if cmd := t.Named(name); cmd != nil && cmd.Own {
@@ -32,6 +33,12 @@ var proxyHelpLines = []string{
 	"    Return what the near-cache has done so far.",
 	"HOTKEYS [<count>]",
 	"    Return the keys that are read most at present. 20 by default.",
+	"SLOWLOG GET [<count>]",
+	"    Return the last commands that clients waited for long. 10 by default, -1 for all.",
+	"SLOWLOG LEN",
+	"    Return how many there are.",
+	"SLOWLOG RESET",
+	"    Forget them.",
 	"HELP",
 	"    Print this help.",
 }

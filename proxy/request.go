@@ -32,11 +32,14 @@ type request struct {
 	buf       []byte           // reply bytes held until their turn, or collected for the sink
 	raw       []byte           // the request itself, kept while it may have to be sent again
 	trail     []byte           // pushes that come after its reply
+	head      []byte           // its beginning, for the slow log, where raw is not kept
 	touches   []touch          // what it does to the near-cache
 	block     *execution       // of EXEC: the transaction that it ends
 	off       uint64           // position of its first byte in the lane's stream
 	size      int              // its length there
+	length    int              // bytes that the client sent
 	seq       uint64           // order of sending on this loop; of a request that others are sent for, the last of theirs; 0: not known
+	arrived   int64            // when its last byte had been read (mono); of those in a session's queue
 	sentAt    int64            // when it was queued on a lane (mono)
 	deadline  int64            // when retrying ends (mono); 0: not retried yet
 	limit     int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set
@@ -46,7 +49,7 @@ type request struct {
 	pauses    uint8            // repeats after a pause so far
 	from      source           // who may answer it
 	state     replyState
-	origin    string // address of the node whose reply is being delivered
+	origin    string // address of the node whose reply is being delivered, or which was asked last; who answers instead, see slowlog.go
 	alone     bool   // part of a block or of a pin's state: never sent again by itself
 	private   bool   // belongs on a pin
 	spared    bool   // a read for which an entry of the near-cache may stand in, see stale.go; raw is kept
@@ -93,7 +96,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	var r *request
 	if last := len(l.free) - 1; last >= 0 {
 		r, l.free = l.free[last], l.free[:last]
-		l.freeBytes -= cap(r.buf) + cap(r.raw)
+		l.freeBytes -= r.holds()
 	} else {
 		r = new(request)
 	}
@@ -120,7 +123,7 @@ func (l *loop) release(r *request) {
 	if r.permit != nil {
 		l.throttle.giveBack(r.permit)
 	}
-	buf, raw, touches := r.buf, r.raw, r.touches
+	buf, raw, head, touches := r.buf, r.raw, r.head, r.touches
 	if cap(buf) > maxKept {
 		buf = nil
 	}
@@ -130,16 +133,19 @@ func (l *loop) release(r *request) {
 	if cap(touches) > maxTouches {
 		touches = nil
 	}
-	*r = request{buf: buf[:0], raw: raw[:0], touches: touches[:0]}
+	*r = request{buf: buf[:0], raw: raw[:0], head: head[:0], touches: touches[:0]}
 	if len(l.free) >= maxFreeRequests {
 		return
 	}
-	if l.freeBytes+cap(r.buf)+cap(r.raw) > maxFreeBytes {
-		r.buf, r.raw = nil, nil
+	if l.freeBytes+r.holds() > maxFreeBytes {
+		r.buf, r.raw, r.head = nil, nil, nil
 	}
-	l.freeBytes += cap(r.buf) + cap(r.raw)
+	l.freeBytes += r.holds()
 	l.free = append(l.free, r)
 }
+
+// holds is how many bytes r's buffers take.
+func (r *request) holds() int { return cap(r.buf) + cap(r.raw) + cap(r.head) }
 
 // fifo is an intrusive queue of requests linked by laneNext.
 type fifo struct {
@@ -187,6 +193,9 @@ func (l *loop) finish(r *request, reply []byte) {
 		l.release(r)
 		return
 	}
+	if l.now()-r.arrived >= l.slow.after {
+		l.noteSlow(r, reply)
+	}
 	if r.mute {
 		reply = nil
 	}
@@ -202,11 +211,14 @@ func (l *loop) finish(r *request, reply []byte) {
 
 // stream passes on the next piece of r's reply; done marks the last one.
 func (l *loop) stream(r *request, piece []byte, done bool) {
+	s := r.sess
 	if r.state == replyWaiting {
 		l.settle(r)
 		r.state = replyPartial
+		if s != nil && l.now()-r.arrived >= l.slow.after {
+			l.noteSlow(r, piece)
+		}
 	}
-	s := r.sess
 	if r.mute {
 		piece = nil
 	}

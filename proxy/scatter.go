@@ -373,6 +373,7 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 	from := len(sc.store)
 	sc.store = append(sc.store, reply...)
 	sc.answers.Replies[r.index] = sc.store[from:len(sc.store):len(sc.store)]
+	sc.parent.origin, sc.parent.retries = r.origin, max(sc.parent.retries, r.retries) // of the last one, for which the others have waited
 	l.release(r)
 	sc.missing--
 	if sc.missing == 0 {

@@ -56,6 +56,7 @@ type Server struct {
 	hot        atomic.Pointer[hotSet] // the newest one that all loops have; nil: no key is
 	clients    atomic.Int64           // connected
 	nextID     atomic.Int64
+	slowID     atomic.Int64 // of the next entry of the slow log
 	fetchLanes atomic.Int64 // open on all loops; 0: nothing can be cached
 	rejected   atomic.Uint64
 	down       atomic.Int64 // nodes that cannot be reached or refuse the login, counted on every loop
@@ -351,23 +352,32 @@ func (s *Server) Ready() error {
 // Stats sums the counters of all loops. A loop that does not answer in time is
 // left out.
 func (s *Server) Stats() stats.Snapshot {
-	answers := make(chan stats.Snapshot, len(s.loops))
+	var sum stats.Snapshot
+	for _, one := range askLoops(s, (*loop).snapshot) {
+		sum.Add(&one)
+	}
+	return s.withShared(sum)
+}
+
+// askLoops runs f on every loop and returns the results of those that answer in time. Any goroutine but a loop's.
+func askLoops[T any](s *Server, f func(*loop) T) (parts []T) {
+	answers := make(chan T, len(s.loops))
+	missing := 0
 	for _, l := range s.loops {
-		if !l.nl.Post(func() { answers <- l.snapshot() }) {
-			answers <- stats.Snapshot{}
+		if l.nl.Post(func() { answers <- f(l) }) {
+			missing++
 		}
 	}
 	timeout := time.After(statsTimeout)
-	var sum stats.Snapshot
-	for range s.loops {
+	for range missing {
 		select {
 		case one := <-answers:
-			sum.Add(&one)
+			parts = append(parts, one)
 		case <-timeout:
-			return s.withShared(sum)
+			return parts
 		}
 	}
-	return s.withShared(sum)
+	return parts
 }
 
 // statsTimeout bounds how long a scrape waits for a loop.

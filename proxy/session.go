@@ -77,6 +77,8 @@ type session struct {
 	filled    bool // it is in loop.filled
 	yielded   bool // it goes on in the next turn
 	wait      waitReason
+	lateSince int64   // what has been read up to now waits since then (mono); 0: it does not, or by its client's doing
+	late      int     // bytes of it
 	laneEpoch uint64  // the loop's when the first of those in flight was sent
 	exclusive bool    // what is in flight must be answered before anything else is sent
 	astray    bool    // reads are in flight to replicas: what may write waits for them
@@ -141,6 +143,12 @@ func (s *session) OnData(b []byte) int {
 		}
 		pos += n
 		left--
+		if s.lateSince != 0 {
+			s.readOn(n)
+		}
+	}
+	if s.lateSince != 0 {
+		s.leaveUnread(len(b) - pos)
 	}
 	switch {
 	case s.closing:
@@ -190,6 +198,7 @@ func (s *session) next(b []byte) int {
 	switch {
 	case err != nil:
 		l.stats.ProtocolErrors++
+		s.lateSince = 0
 		s.reply(resp.AppendError(l.out[:0], "ERR "+err.Error()))
 		s.finishAndClose()
 		return len(b)
@@ -334,6 +343,7 @@ func (s *session) mustWait() bool {
 // is read on a little, so that its going away is noticed.
 func (s *session) pause(reason waitReason) bool {
 	s.wait = reason
+	s.beginWait(reason)
 	if !s.patient && reason != waitPause {
 		s.conn.PauseRead()
 	}
@@ -394,6 +404,9 @@ func (s *session) reply(b []byte) {
 		s.captured.out = append(s.captured.out, b...)
 		return
 	}
+	if s.lateSince != 0 {
+		s.noteLate(b, fromProxy)
+	}
 	if s.muted() {
 		return
 	}
@@ -427,6 +440,9 @@ func (s *session) enqueue(r *request) {
 	}
 	s.tail = r
 	s.inflight++
+	if r.cmd != nil {
+		s.stamp(r)
+	}
 }
 
 func (s *session) hold(n int) {
@@ -577,6 +593,7 @@ func (s *session) detach() {
 	l := s.loop
 	for r := s.head; r != nil; {
 		next := r.next
+		s.noteGone(r)
 		r.sess, r.next = nil, nil
 		if r.state == replyReady {
 			l.settle(r)

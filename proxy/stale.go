@@ -241,6 +241,7 @@ func (l *loop) standInFor(r *request) bool {
 	l.disclaim(r)
 	r.barrier = false
 	l.countReply(r.cmd, since, false)
+	r.origin = fromCache
 	l.finish(r, l.out)
 	return true
 }

@@ -98,6 +98,7 @@ func newTrip(tb testing.TB, c tripCase) *trip {
 		},
 		Hot:     HotOptions{Sample: 16, Interval: 10 * time.Second},
 		Scripts: ScriptOptions{MaxCount: 1, MaxBytes: 1},
+		SlowLog: SlowLogOptions{SlowerThan: 10 * time.Millisecond, MaxLen: 128},
 	})
 	if err != nil {
 		tb.Fatal(err)

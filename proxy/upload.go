@@ -12,7 +12,8 @@ import (
 // 512 MB needs no more memory here than one of 1 MB. It travels on a pin, where a slow
 // client holds up nobody else.
 type upload struct {
-	pin *lane // nil: the rest of the request is only skipped
+	pin  *lane // nil: the rest of the request is only skipped
+	size int   // bytes so far
 }
 
 // maxUploadBacklog is what the backend may have left untaken of a request when no more of it is read. The
@@ -55,7 +56,7 @@ func (s *session) beginUpload(b []byte) int {
 		pin, cause = s.leaseFor(t)
 	}
 	s.parser.BeginSkim(b)
-	s.upload = &upload{pin: pin}
+	s.upload = &upload{pin: pin, size: len(b)}
 	s.exclusive = true
 	if cause != "" {
 		s.refuse(cause)
@@ -69,6 +70,7 @@ func (s *session) beginUpload(b []byte) int {
 	r.slot, r.keyed, r.private, r.alone = t.slot, t.keyed, true, true
 	l.begin(r, l.uploadEffect(cmd, args))
 	s.enqueue(r)
+	r.head = append(r.head[:0], b[:min(len(b), maxHead)]...)
 	pin.optFor(r)
 	pin.send(r, b)
 	return len(b)
@@ -152,6 +154,7 @@ func (s *session) feed(b []byte) int {
 		s.finishAndClose()
 		return len(b)
 	}
+	u.size += n
 	if u.pin != nil {
 		u.pin.extend(b[:n])
 		if u.pin.backlog() > l.srv.opts.uploadBacklog() && !done {
@@ -166,6 +169,9 @@ func (s *session) feed(b []byte) int {
 		if u.pin != nil {
 			u.pin.giveBack()
 			u.pin.lastRead = l.now()
+		}
+		if r := s.head; r != nil {
+			r.arrived, r.length = l.now(), u.size
 		}
 		if l.draining {
 			s.finishAndClose()

@@ -18,7 +18,7 @@ func printBanner(w io.Writer, cfg *conf.Config, addrs []string, adminAddr string
 	}
 	pages := "off"
 	if adminAddr != "" {
-		pages = "http://" + adminAddr + "/ (metrics, hotkeys, healthz, readyz, debug/pprof)"
+		pages = "http://" + adminAddr + "/ (metrics, hotkeys, slowlog, healthz, readyz, debug/pprof)"
 	}
 	fmt.Fprintf(w, `cosky-proxy %s
   clients  %s

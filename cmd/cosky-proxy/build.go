@@ -252,6 +252,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		Scripts: proxy.ScriptOptions{MaxCount: cfg.Scripts.MaxCount, MaxBytes: int64(cfg.Scripts.MaxBytes)},
 		Facade:  proxy.FacadeOptions{Addrs: cfg.ClusterFacade, Own: cfg.ClusterAnnounce, NodeTimeout: cfg.ClusterNodeTimeout},
 		PubSub:  proxy.PubSubOptions{OnLoss: proxy.OnLoss(cfg.PubSub.OnLoss), ResubscribeTimeout: cfg.PubSub.ResubscribeTimeout},
+		SlowLog: proxy.SlowLogOptions{SlowerThan: cfg.SlowLog.SlowerThan, MaxLen: cfg.SlowLog.MaxLen},
 	}
 }
 

@@ -50,7 +50,8 @@ type server interface {
 	Stats() stats.Snapshot
 	CacheStats() nearcache.Stats
 	HotKeys(n int) []stats.HotKey // those that are read most, the hottest first
-	CommandName(id int) string    // of the counters at that index in Stats
+	SlowCommands(n int) []stats.SlowCommand
+	CommandName(id int) string // of the counters at that index in Stats
 }
 
 // builder connects to the backend and makes the proxy in front of it; release lets
@@ -128,6 +129,7 @@ func startAdmin(cfg *conf.Config, s server, logger *slog.Logger) (addr string, s
 		Stats:       s.Stats,
 		Cache:       s.CacheStats,
 		HotKeys:     s.HotKeys,
+		Slow:        s.SlowCommands,
 		CommandName: s.CommandName,
 		Ready:       s.Ready,
 		Logger:      logger,

@@ -40,11 +40,12 @@ func (f *fakeServer) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
-func (f *fakeServer) Ready() error                { return nil }
-func (f *fakeServer) Stats() stats.Snapshot       { return stats.Snapshot{Loops: 1} }
-func (f *fakeServer) CacheStats() nearcache.Stats { return nearcache.Stats{} }
-func (f *fakeServer) HotKeys(int) []stats.HotKey  { return nil }
-func (f *fakeServer) CommandName(int) string      { return "" }
+func (f *fakeServer) Ready() error                         { return nil }
+func (f *fakeServer) Stats() stats.Snapshot                { return stats.Snapshot{Loops: 1} }
+func (f *fakeServer) CacheStats() nearcache.Stats          { return nearcache.Stats{} }
+func (f *fakeServer) HotKeys(int) []stats.HotKey           { return nil }
+func (f *fakeServer) SlowCommands(int) []stats.SlowCommand { return nil }
+func (f *fakeServer) CommandName(int) string               { return "" }
 
 // start runs the program with a fake proxy and reports its exit code and output.
 func start(f *fakeServer, args ...string) (exit chan int, stdout, stderr *bytes.Buffer, released *bool) {

@@ -23,13 +23,14 @@ import (
 // Options configure a [Server]. The functions are called from HTTP goroutines,
 // several at a time.
 type Options struct {
-	Addr        string                     // "host:port"; port 0 lets the kernel choose
-	Version     string                     // of the proxy, for cosky_proxy_build_info
-	Stats       func() stats.Snapshot      // the sum over all loops
-	Cache       func() nearcache.Stats     // nil: there is no near-cache
-	HotKeys     func(n int) []stats.HotKey // the n keys that are read most, the hottest first
-	CommandName func(id int) string        // name of the command with that index in the snapshot
-	Ready       func() error               // why clients cannot be served; nil while they can
+	Addr        string                          // "host:port"; port 0 lets the kernel choose
+	Version     string                          // of the proxy, for cosky_proxy_build_info
+	Stats       func() stats.Snapshot           // the sum over all loops
+	Cache       func() nearcache.Stats          // nil: there is no near-cache
+	HotKeys     func(n int) []stats.HotKey      // the n keys that are read most, the hottest first
+	Slow        func(n int) []stats.SlowCommand // the n slow commands that ended last, the last one first; negative n: all that there are
+	CommandName func(id int) string             // name of the command with that index in the snapshot
+	Ready       func() error                    // why clients cannot be served; nil while they can
 	Logger      *slog.Logger
 }
 
@@ -57,6 +58,7 @@ func New(opts Options) *Server {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, opts.Ready()) })
 	mux.HandleFunc("GET /hotkeys", func(w http.ResponseWriter, r *http.Request) { hotKeys(w, r, opts.HotKeys) })
+	mux.HandleFunc("GET /slowlog", func(w http.ResponseWriter, r *http.Request) { slowLog(w, r, opts.Slow) })
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	// No cmdline: the arguments may hold the backend's password.
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -108,7 +110,7 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 func index(w http.ResponseWriter, _ *http.Request) {
-	io.WriteString(w, "cosky-proxy\n\n/metrics\n/hotkeys\n/healthz\n/readyz\n/debug/pprof/\n")
+	io.WriteString(w, "cosky-proxy\n\n/metrics\n/hotkeys\n/slowlog\n/healthz\n/readyz\n/debug/pprof/\n")
 }
 
 func ready(w http.ResponseWriter, err error) {

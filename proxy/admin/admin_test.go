@@ -47,6 +47,13 @@ func options() Options {
 				{Key: "", Command: "get", Reads: 1},
 			}[:min(n, 3)]
 		},
+		Slow: func(n int) []stats.SlowCommand {
+			return []stats.SlowCommand{
+				{ID: 7, At: time.Date(2026, 1, 2, 3, 4, 5, 678_000, time.UTC), Took: 1500 * time.Microsecond, Command: "set", Keyed: true, Key: "k\xff",
+					KeySize: 200, Args: 3, Size: 1000, DB: 2, Addr: "10.0.0.2:5", Name: "worker", User: "app", From: "10.0.0.1:6379", Retries: 1, Error: "MOVED"},
+				{ID: 6, Command: "config|get"},
+			}[:min(uint(n), 2)]
+		},
 		CommandName: func(id int) string { return []string{"set", "get", "del"}[id] },
 		Ready:       func() error { return nil },
 		Logger:      slog.New(slog.DiscardHandler),
@@ -143,9 +150,31 @@ func startServer(t *testing.T, opts Options) (get func(path string) (int, string
 func TestPages(t *testing.T) {
 	get := startServer(t, options())
 	for path, want := range map[string]string{
-		"/":                         "/metrics",
-		"/hotkeys?n=1":              "[\n  {\n    \"key\": \"item:1\",\n    \"db\": 0,\n    \"command\": \"get\",\n    \"reads_per_second\": 1234.56,\n    \"cached\": \"hot\"\n  }\n]\n",
-		"/hotkeys":                  `"raw": "w6kgXCAiCv/igIs=",`,
+		"/":            "/metrics",
+		"/hotkeys?n=1": "[\n  {\n    \"key\": \"item:1\",\n    \"db\": 0,\n    \"command\": \"get\",\n    \"reads_per_second\": 1234.56,\n    \"cached\": \"hot\"\n  }\n]\n",
+		"/hotkeys":     `"raw": "w6kgXCAiCv/igIs=",`,
+		"/slowlog?n=1": `[
+  {
+    "id": 7,
+    "time": "2026-01-02T03:04:05.000678Z",
+    "duration_us": 1500,
+    "command": "set",
+    "key": "k\\xff",
+    "raw": "a/8=",
+    "key_bytes": 200,
+    "arguments": 3,
+    "bytes": 1000,
+    "db": 2,
+    "client": "10.0.0.2:5",
+    "name": "worker",
+    "user": "app",
+    "answered_by": "10.0.0.1:6379",
+    "retries": 1,
+    "error": "MOVED"
+  }
+]
+`,
+		"/slowlog":                  `"command": "config|get",` + "\n    \"arguments\": 0,",
 		"/healthz":                  "ok",
 		"/readyz":                   "ready",
 		"/debug/pprof/":             "goroutine",

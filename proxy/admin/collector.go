@@ -95,6 +95,8 @@ func newCollector(opts Options) *collector {
 			counter("timeouts_total", "Replies that did not come within upstream.timeout.", func(s *S) uint64 { return s.Timeouts }),
 			counter("queue_full_total", "Commands refused because a full queue to a node (upstream.queue_limit) did not move for upstream.queue_timeout.", func(s *S) uint64 { return s.QueueFull }),
 			counter("scripts_healed_total", "NOSCRIPT replies answered by loading the script again.", func(s *S) uint64 { return s.ScriptsHealed }),
+
+			counter("slow_commands_total", "Commands that clients waited for at least slowlog.slower_than.", func(s *S) uint64 { return s.SlowCommands }),
 		},
 		cache: []metric[C]{
 			gauge("nearcache_entries", "Replies held in the near-cache now, void ones included.", func(c *C) int64 { return c.Entries }),

@@ -2,6 +2,7 @@
 //
 //	/metrics      Prometheus metrics, all named cosky_proxy_…, plus Go's and the process' own
 //	/hotkeys      the keys that are read most, as JSON; ?n=100 for so many
+//	/slowlog      the last slow commands, as JSON; ?n=100 for so many
 //	/healthz      200 while the process answers at all
 //	/readyz       200 while clients can be served, 503 with the reason otherwise
 //	/debug/pprof  profiles

@@ -18,8 +18,8 @@ import (
 // label values of a scrape; which keys they are changes.
 const shownHotKeys = 20
 
-// maxHotKeys is the most that /hotkeys?n= may ask for.
-const maxHotKeys = 1000
+// maxWanted is the most that /hotkeys?n= and /slowlog?n= may ask for.
+const maxWanted = 1000
 
 // hotKey is an element of the list that /hotkeys returns.
 type hotKey struct {
@@ -32,13 +32,9 @@ type hotKey struct {
 }
 
 func hotKeys(w http.ResponseWriter, r *http.Request, get func(n int) []stats.HotKey) {
-	n := shownHotKeys
-	if text := r.URL.Query().Get("n"); text != "" {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxHotKeys {
-			http.Error(w, fmt.Sprintf("n must be a number from 1 to %d", maxHotKeys), http.StatusBadRequest)
-			return
-		}
+	n, ok := wanted(w, r, shownHotKeys)
+	if !ok {
+		return
 	}
 	list := make([]hotKey, 0, n)
 	for _, k := range get(n) {
@@ -48,6 +44,24 @@ func hotKeys(w http.ResponseWriter, r *http.Request, get func(n int) []stats.Hot
 		}
 		list = append(list, h)
 	}
+	writeJSON(w, list)
+}
+
+// wanted is the number that ?n= asks for. False: it makes no sense, and the request is answered.
+func wanted(w http.ResponseWriter, r *http.Request, unlessTold int) (n int, ok bool) {
+	text := r.URL.Query().Get("n")
+	if text == "" {
+		return unlessTold, true
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxWanted {
+		http.Error(w, fmt.Sprintf("n must be a number from 1 to %d", maxWanted), http.StatusBadRequest)
+		return 0, false
+	}
+	return n, true
+}
+
+func writeJSON(w http.ResponseWriter, list any) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

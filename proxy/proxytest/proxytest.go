@@ -64,6 +64,7 @@ func Options(t testing.TB, topology proxy.Topology) proxy.Options {
 		Reads:   proxy.ReadOptions{From: proxy.FromMaster, MaxLag: time.Second},
 		Scripts: proxy.ScriptOptions{MaxCount: 10000, MaxBytes: 64 << 20},
 		PubSub:  proxy.PubSubOptions{OnLoss: proxy.Resubscribe, ResubscribeTimeout: 10 * time.Second},
+		SlowLog: proxy.SlowLogOptions{SlowerThan: 10 * time.Millisecond, MaxLen: 128},
 	}
 }
 

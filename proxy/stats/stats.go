@@ -1,6 +1,9 @@
 package stats
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Counters are a loop's totals that belong to no command or node.
 type Counters struct {
@@ -43,6 +46,8 @@ type Counters struct {
 	Timeouts      uint64 // replies that did not come within upstream.timeout
 	QueueFull     uint64 // commands refused because a full queue to a node did not move
 	ScriptsHealed uint64 // NOSCRIPT replies answered by loading the script again
+
+	SlowCommands uint64 // that took slowlog.slower_than or longer
 }
 
 // Command counts one command (or subcommand).
@@ -227,6 +232,8 @@ func (c *Counters) add(o *Counters) {
 	c.Timeouts += o.Timeouts
 	c.QueueFull += o.QueueFull
 	c.ScriptsHealed += o.ScriptsHealed
+
+	c.SlowCommands += o.SlowCommands
 }
 
 func (c *Command) add(o *Command) {
@@ -257,4 +264,24 @@ type HotKey struct {
 	Command string  // that read it last, in lower case
 	Reads   float64 // per second at present, at least
 	Cached  string  // why replies to that command are kept: "cosky", "rule", "hot"; "no" if they are not
+}
+
+// SlowCommand is an entry of the proxy's slow log.
+type SlowCommand struct {
+	ID      int64 // in the order in which they ended
+	At      time.Time
+	Took    time.Duration // from the request's last byte read to its reply ready
+	Command string        // in lower case, with its subcommand
+	Keyed   bool          // it has a first key
+	Key     string        // the beginning of that
+	KeySize int           // bytes of the whole key
+	Args    int           // arguments, the name included
+	Size    int           // bytes of the request
+	DB      int
+	Addr    string // of the client
+	Name    string // of the client
+	User    string
+	From    string // who answered: the address of a backend, "near-cache", "proxy" or, when the client had gone, "nobody"
+	Retries int    // redirects and repeats
+	Error   string // the code of an error reply; empty: it was none
 }

@@ -34,6 +34,7 @@ const ownRows = `
 proxy	-2	-	0	0	0	slow	-	-	server
 proxy|help	2	loading,stale,no_multi,noscript	0	0	0	slow	-	-	server
 proxy|hotkeys	-2	admin,noscript,loading,stale,no_multi	0	0	0	admin,slow,dangerous	-	-	server
+proxy|slowlog	-3	admin,noscript,loading,stale,no_multi	0	0	0	admin,slow,dangerous	-	-	server
 proxy|cache	-3	admin,noscript,loading,stale,no_multi	0	0	0	admin,slow,dangerous	-	-	server
 cosky.sync	-1	noscript,no_multi	0	0	0	slow,connection	-	-	server
 `
