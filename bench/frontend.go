@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // role says what a front end's figures are for.
@@ -34,6 +35,7 @@ type frontEnd struct {
 	variant   string // empty: none
 	port      int
 	processes []*process
+	started   time.Time
 	// oneNode says that the port leads to one node of a cluster, which serves only
 	// the keys of its own slots.
 	oneNode bool
@@ -121,7 +123,9 @@ func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd
 	if err != nil {
 		return nil, err
 	}
-	return &frontEnd{name: c.name, role: c.role, build: c.build, variant: c.variant, port: ports[0], processes: []*process{p}}, nil
+	return &frontEnd{
+		name: c.name, role: c.role, build: c.build, variant: c.variant, port: ports[0], processes: []*process{p}, started: time.Now(),
+	}, nil
 }
 
 // direct is the backend without anything in front. In a cluster it is the first

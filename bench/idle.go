@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func holdIdle(ctx context.Context, dir string, b *backend, candidates []candidat
 	redis.err = redis.measure(ctx, b.nodes[0])
 	all := []holding{redis}
 	for _, c := range candidates {
-		if !serves(c, b.topology) {
+		if !slices.Contains(c.serves, b.topology) {
 			continue
 		}
 		h := holding{front: c.name, role: c.role}

@@ -249,7 +249,7 @@ func (r *report) measure(ctx context.Context, o options, dir string, t topology,
 	}
 	fronts := []*frontEnd{direct(b)}
 	for _, c := range all {
-		if !serves(c, t) {
+		if !slices.Contains(c.serves, t) {
 			continue
 		}
 		f, err := c.start(ctx, dir, b)
@@ -281,23 +281,14 @@ func (r *report) measure(ctx context.Context, o options, dir string, t topology,
 	return true, e.subjectError()
 }
 
-func serves(c candidate, t topology) bool {
-	for _, known := range c.serves {
-		if known == t {
-			return true
-		}
-	}
-	return false
-}
-
 // selected returns the workloads of a topology that the command line asks for.
 func (o options) selected(t topology) []workload {
 	var out []workload
 	for _, w := range workloads() {
-		if o.quick && !w.quick || w.topology != "" && w.topology != t || !o.workload.MatchString(w.title()) {
-			continue
+		asked := w.quick || !o.quick
+		if asked && w.isFor(t) && w.isSentBy(o.generator) && o.workload.MatchString(w.title()) {
+			out = append(out, w)
 		}
-		out = append(out, w)
 	}
 	return out
 }

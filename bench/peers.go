@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -111,6 +112,8 @@ func redisClusterProxyArgs(_ string, port int, b *backend) ([]string, error) {
 // codisSlots is how many parts codis-proxy divides the keys into.
 const codisSlots = 1024
 
+// codisArgs keeps codis-proxy from taking more processors when it is busy (--max-ncpu) and from its
+// limit of 1,000 clients, which cannot be turned off.
 func codisArgs(dir string, port int, b *backend) ([]string, error) {
 	admin, err := freePorts(1)
 	if err != nil {
@@ -121,7 +124,8 @@ product_auth = ""
 admin_addr = %q
 proto_type = "tcp4"
 proxy_addr = %q
-`, loopback(admin[0]), loopback(port))
+proxy_max_clients = %d
+`, loopback(admin[0]), loopback(port), math.MaxInt32)
 	confPath, err := writeConf(dir, conf)
 	if err != nil {
 		return nil, err
@@ -139,7 +143,7 @@ proxy_addr = %q
 		return nil, fmt.Errorf("cannot write slots: %w", err)
 	}
 	slotsPath, err := writeFile(dir, "slots.json", string(text))
-	return []string{"--ncpu=1", "--config=" + confPath, "--fillslots=" + slotsPath, "--log-level=WARN"}, err
+	return []string{"--ncpu=1", "--max-ncpu=1", "--config=" + confPath, "--fillslots=" + slotsPath, "--log-level=WARN"}, err
 }
 
 func envoyArgs(dir string, port int, b *backend) ([]string, error) {

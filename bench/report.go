@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -178,7 +179,7 @@ func (r row) render(b *strings.Builder) {
 	base, rival := r.find(reference), r.find(peer)
 	for _, c := range r.cells {
 		if c.err != nil {
-			fmt.Fprintf(b, "| %s | %s | not measured: %s | | | | | | | | |\n", r.workload.title(), c.front.name, oneLine(c.err))
+			fmt.Fprintf(b, "| %s | %s | %s | | | | | | | | |\n", r.workload.title(), c.front.name, gap(c.err))
 			continue
 		}
 		s := summarize(c.samples)
@@ -212,6 +213,14 @@ func inMilliseconds(d time.Duration) string {
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond))
+}
+
+// gap says in a table why there are no figures.
+func gap(err error) string {
+	if errors.As(err, new(refusal)) {
+		return "not supported: " + oneLine(err)
+	}
+	return "not measured: " + oneLine(err)
 }
 
 // oneLine keeps an error from breaking the table.
