@@ -18,7 +18,10 @@ const (
 	cluster    topology = "cluster"
 )
 
-const clusterPrimaries = 3
+const (
+	clusterPrimaries = 3
+	maxClients       = mostIdle + 1000 // that Redis and the proxies are told to take, where they have such an option
+)
 
 // backend is a set of private redis-servers holding the workloads' data.
 type backend struct {
@@ -69,7 +72,7 @@ func startRedis(ctx context.Context, dir string, t topology, index, port, busPor
 	}
 	args := []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", home,
-		"--save", "", "--appendonly", "no", "--maxclients", strconv.Itoa(idleConnections + 1000),
+		"--save", "", "--appendonly", "no", "--maxclients", strconv.Itoa(maxClients),
 	}
 	if t == cluster {
 		args = append(args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(busPort))

@@ -60,6 +60,7 @@ type options struct {
 	workload  *regexp.Regexp
 	peer      *regexp.Regexp
 	generator string
+	files     int // how many may be open, here and in each child
 }
 
 func main() {
@@ -193,6 +194,10 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("cannot measure: %w", err)
 		}
 	}
+	var err error
+	if o.files, err = raiseFileLimit(); err != nil {
+		return err
+	}
 	peers, missing, err := findPeers(os.Getenv, exec.LookPath)
 	if err != nil {
 		return err
@@ -276,7 +281,9 @@ func (r *report) measure(ctx context.Context, o options, dir string, t topology,
 		if o.quick {
 			candidates = o.proxies
 		}
-		r.idle = holdIdle(ctx, dir, b, candidates, os.Stderr)
+		var steps []int
+		steps, r.idleNote = idleSteps(o.quick, o.files)
+		r.idle = holdIdle(ctx, dir, b, candidates, steps, os.Stderr)
 	}
 	return true, e.subjectError()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -180,6 +181,21 @@ func parseMemory(text, figure string) (int64, error) {
 		return kib << 10, nil
 	}
 	return 0, fmt.Errorf("cannot find %s in process status", figure)
+}
+
+// raiseFileLimit raises the limit of open files as far as it may be, for this program and, because
+// it does so itself, for its children, and returns it.
+func raiseFileLimit() (int, error) {
+	var limit syscall.Rlimit
+	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	if err == nil {
+		limit.Cur = limit.Max
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot raise the limit of open files: %w", err)
+	}
+	return int(min(limit.Cur, math.MaxInt32)), nil
 }
 
 // freePorts returns n different loopback ports that were free a moment ago.

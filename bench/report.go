@@ -18,6 +18,7 @@ type report struct {
 	tables   []string          // in Markdown, one for each topology
 	charts   map[string]string // SVG by file name
 	idle     []holding
+	idleNote string // what kept it from being measured with more connections
 }
 
 // add takes the results of one topology.
@@ -36,13 +37,13 @@ func (r *report) markdown() string {
 	all := r.verdicts
 	for i := range r.idle {
 		if r.idle[i].role == subject {
-			all = append(all, r.idle[i].verdict())
+			all = append(all, r.idle[i].verdicts()...)
 			break
 		}
 	}
 	parts := append([]string{r.header, "### Targets\n\n" + verdicts(all)}, r.tables...)
 	if len(r.idle) > 0 {
-		parts = append(parts, idleTable(r.idle))
+		parts = append(parts, idleTable(r.idle, r.idleNote))
 	}
 	return strings.Join(parts, "\n")
 }

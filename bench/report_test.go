@@ -170,7 +170,7 @@ func TestReportIsWritten(t *testing.T) {
 			},
 		}},
 	}
-	r := &report{header: "## here\n", charts: map[string]string{}, idle: []holding{{front: "new", role: subject, before: 1 << 20, after: 27 << 20}}}
+	r := &report{header: "## here\n", charts: map[string]string{}, idle: []holding{{front: "new", role: subject, steps: []footprint{{connections: someIdle, rss: 26 << 20}}}}}
 	r.add(e)
 	dir := filepath.Join(t.TempDir(), "results")
 	if err := r.write(dir); err != nil {
@@ -180,7 +180,7 @@ func TestReportIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"## here", "RSS ≤ 25 MiB over none | 26.0 MiB | **missed** |", "(standalone-cpu.svg)", "| new | 1.0 | 27.0 | 2.66 |"} {
+	for _, want := range []string{"## here", "RSS ≤ 25 MiB over none | 26.0 MiB | **missed** |", "(standalone-cpu.svg)", "| new | 10000 | 0.0 | 26.0 | 2.66 |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
