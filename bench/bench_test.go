@@ -218,11 +218,7 @@ func TestWrongAnswersAreNotMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer seeded.stop()
-	ports, err := freePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	empty, err := startRedis(ctx, t.TempDir(), standalone, 1, ports[0], ports[1])
+	empty, err := startRedis(ctx, t.TempDir(), standalone, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

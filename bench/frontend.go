@@ -106,6 +106,10 @@ func variantsOf(c candidate) []candidate {
 }
 
 func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd, error) {
+	return retryStart(func() (*frontEnd, error) { return c.startOnce(ctx, dir, b) })
+}
+
+func (c candidate) startOnce(ctx context.Context, dir string, b *backend) (*frontEnd, error) {
 	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err

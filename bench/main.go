@@ -64,7 +64,7 @@ type options struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 
 	opts, err := parseFlags(os.Args[1:])
@@ -75,7 +75,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
-	if err := bench(ctx, opts); err != nil {
+	err = bench(ctx, opts)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -220,13 +224,16 @@ func bench(ctx context.Context, o options) error {
 			share = time.Until(deadline) * 6 / 10
 		}
 		done, err := r.measure(ctx, o, dir, t, slices.Concat(o.proxies, peers), time.Now().Add(share))
-		if !done {
+		if !done || ctx.Err() != nil {
 			return err
 		}
 		failed = append(failed, err)
 	}
 	if o.workload.MatchString(hitTitle) {
 		r.verdicts = append(r.verdicts, measureHits(ctx)...)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	fmt.Print(r.markdown())
 	if o.out != "" {

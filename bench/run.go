@@ -73,6 +73,9 @@ func (e *experiment) run(ctx context.Context) error {
 	for _, r := range e.rows {
 		for _, c := range r.cells {
 			c.err = e.prepare(ctx, r.workload, c)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if c.err != nil {
 				fmt.Fprintf(e.plan.progress, "%s: left out of %s: %v\n", c.front.name, r.workload.title(), c.err)
 			}
