@@ -38,11 +38,13 @@ fuzz: ## fuzz every target for FUZZTIME (200000x: that many inputs; or a time su
 
 bench: build ## measure the proxy against Redis and the proxies found here (20 minutes); ARGS=-h explains
 	@bench/install.sh
-	PATH="$$PATH:/usr/sbin" $(GO) run ./bench $(ARGS)
+	$(GO) build -o bin/cosky-bench ./bench
+	@exec env PATH="$$PATH:/usr/sbin" bin/cosky-bench $(ARGS)
 
 bench-quick: build ## the main figures of bench in under two minutes
 	@bench/install.sh
-	PATH="$$PATH:/usr/sbin" $(GO) run ./bench -quick $(ARGS)
+	$(GO) build -o bin/cosky-bench ./bench
+	@exec env PATH="$$PATH:/usr/sbin" bin/cosky-bench -quick $(ARGS)
 
 bench-compare: ## compare the micro-benchmarks with those of the previous commit; COMMIT= names another
 	@bench/compare.sh $(COMMIT)

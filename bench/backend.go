@@ -18,7 +18,10 @@ const (
 	cluster    topology = "cluster"
 )
 
-const clusterPrimaries = 3
+const (
+	clusterPrimaries = 3
+	maxClients       = mostIdle + 1000 // that Redis and the proxies are told to take, where they have such an option
+)
 
 // backend is a set of private redis-servers holding the workloads' data.
 type backend struct {
@@ -41,13 +44,8 @@ func startBackend(ctx context.Context, dir string, t topology) (*backend, error)
 }
 
 func (b *backend) start(ctx context.Context, dir string, count int) error {
-	// Twice as many: the default bus port (port + 10000) may not exist.
-	ports, err := freePorts(2 * count)
-	if err != nil {
-		return err
-	}
 	for i := range count {
-		node, err := startRedis(ctx, dir, b.topology, i, ports[i], ports[count+i])
+		node, err := startRedis(ctx, dir, b.topology, i)
 		if err != nil {
 			return err
 		}
@@ -61,20 +59,27 @@ func (b *backend) start(ctx context.Context, dir string, count int) error {
 	return b.seed(ctx)
 }
 
-func startRedis(ctx context.Context, dir string, t topology, index, port, busPort int) (*process, error) {
+func startRedis(ctx context.Context, dir string, t topology, index int) (*process, error) {
 	name := fmt.Sprintf("redis-%s-%d", t, index)
 	home := filepath.Join(dir, name)
 	if err := os.Mkdir(home, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create data directory of %q: %w", name, err)
 	}
-	args := []string{
-		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", home,
-		"--save", "", "--appendonly", "no", "--maxclients", strconv.Itoa(idleConnections + 1000),
-	}
-	if t == cluster {
-		args = append(args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(busPort))
-	}
-	return startProcess(ctx, dir, name, port, "redis-server", args...)
+	return retryStart(func() (*process, error) {
+		// The second is for the cluster's bus: its default (port + 10000) may not exist.
+		ports, err := freePorts(2)
+		if err != nil {
+			return nil, err
+		}
+		args := []string{
+			"--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", home,
+			"--save", "", "--appendonly", "no", "--maxclients", strconv.Itoa(maxClients),
+		}
+		if t == cluster {
+			args = append(args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[1]))
+		}
+		return startProcess(ctx, dir, name, ports[0], "redis-server", args...)
+	})
 }
 
 // join makes a cluster of the nodes and waits until every one of them agrees.

@@ -62,12 +62,38 @@ func TestFirstPrimaryKeysShareASlot(t *testing.T) {
 	}
 }
 
+// Commands of several keys must not be compared with one key alone.
+func TestProbesHaveKeysOfTheirOwn(t *testing.T) {
+	w := workload{keys: 2, commands: [][]string{{"MGET", small.key(), small.key()}, {"GET", large.key()}}}
+	want := [][]string{{"MGET", "key:000000000000", "key:000000000001"}, {"GET", "key:1m:000000000000"}}
+	if got := w.probes(); !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// What redis-benchmark cannot send is no failure of the proxy.
+func TestSelectionFollowsTheGenerator(t *testing.T) {
+	all := regexp.MustCompile("")
+	for _, top := range []topology{standalone, cluster} {
+		byGo := options{workload: all, generator: goGenerator}.selected(top)
+		byBenchmark := options{workload: all, generator: benchGenerator}.selected(top)
+		for _, w := range byBenchmark {
+			if len(w.commands) > 1 || w.reconnect {
+				t.Errorf("%s: redis-benchmark is to send %q", top, w.title())
+			}
+		}
+		if len(byBenchmark) >= len(byGo) || len(byBenchmark) < len(byGo)/2 {
+			t.Errorf("%s: %d workloads of %d are sent by redis-benchmark", top, len(byBenchmark), len(byGo))
+		}
+	}
+}
+
 // The title is what targets and -workload name a workload by.
 func TestTitlesAreUnique(t *testing.T) {
 	for _, top := range []topology{standalone, cluster} {
 		seen := map[string]bool{}
 		for _, w := range workloads() {
-			if w.topology != "" && w.topology != top {
+			if !w.isFor(top) {
 				continue
 			}
 			if seen[w.title()] {
@@ -192,11 +218,7 @@ func TestWrongAnswersAreNotMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer seeded.stop()
-	ports, err := freePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	empty, err := startRedis(ctx, t.TempDir(), standalone, 1, ports[0], ports[1])
+	empty, err := startRedis(ctx, t.TempDir(), standalone, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

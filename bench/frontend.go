@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // role says what a front end's figures are for.
@@ -33,7 +35,9 @@ type frontEnd struct {
 	build     int    // of a subject: its number
 	variant   string // empty: none
 	port      int
+	admin     string // address where a build of cosky-proxy tells about itself; empty: none
 	processes []*process
+	started   time.Time
 	// oneNode says that the port leads to one node of a cluster, which serves only
 	// the keys of its own slots.
 	oneNode bool
@@ -60,22 +64,19 @@ type candidate struct {
 	variant string // empty: none
 	path    string
 	version string // the option that tells its version; empty: it has none
-	// args returns the command line, after writing what files it needs into dir.
-	args func(dir string, port int, b *backend) ([]string, error)
+	// args returns the command line, after writing what files it needs into dir. The admin port
+	// is for whatever the proxy listens on beside.
+	args func(dir string, port, admin int, b *backend) ([]string, error)
 	// serves lists the topologies the proxy can stand in front of.
 	serves []topology
 }
 
-// coskyProxy is a build of the proxy with its default options, apart from the number of loops.
+// coskyProxy is a build of the proxy with its default options, apart from the numbers of loops and clients.
 func coskyProxy(name, path string) candidate {
 	return candidate{
 		name: name, role: subject, path: path, serves: []topology{standalone, cluster},
-		args: func(_ string, port int, b *backend) ([]string, error) {
-			admin, err := freePorts(1)
-			if err != nil {
-				return nil, err
-			}
-			return coskyArgs(port, b, "--admin", loopback(admin[0]), "--loops", "1"), nil
+		args: func(_ string, port, admin int, b *backend) ([]string, error) {
+			return coskyArgs(port, b, "--admin", loopback(admin), "--loops", "1", "--clients.max", strconv.Itoa(maxClients)), nil
 		},
 	}
 }
@@ -93,7 +94,7 @@ func variantsOf(c candidate) []candidate {
 	with := func(name string, options ...string) candidate {
 		return candidate{
 			name: c.name + ", " + name, role: variant, variant: name, path: c.path, serves: []topology{standalone},
-			args: func(_ string, port int, b *backend) ([]string, error) {
+			args: func(_ string, port, _ int, b *backend) ([]string, error) {
 				return coskyArgs(port, b, append(options, "--admin", "off")...), nil
 			},
 		}
@@ -105,7 +106,11 @@ func variantsOf(c candidate) []candidate {
 }
 
 func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd, error) {
-	ports, err := freePorts(1)
+	return retryStart(func() (*frontEnd, error) { return c.startOnce(ctx, dir, b) })
+}
+
+func (c candidate) startOnce(ctx context.Context, dir string, b *backend) (*frontEnd, error) {
+	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +118,7 @@ func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd
 	if err != nil {
 		return nil, fmt.Errorf("cannot create directory of %q: %w", c.name, err)
 	}
-	args, err := c.args(home, ports[0], b)
+	args, err := c.args(home, ports[0], ports[1], b)
 	if err != nil {
 		return nil, fmt.Errorf("cannot configure %q: %w", c.name, err)
 	}
@@ -121,7 +126,13 @@ func (c candidate) start(ctx context.Context, dir string, b *backend) (*frontEnd
 	if err != nil {
 		return nil, err
 	}
-	return &frontEnd{name: c.name, role: c.role, build: c.build, variant: c.variant, port: ports[0], processes: []*process{p}}, nil
+	f := &frontEnd{
+		name: c.name, role: c.role, build: c.build, variant: c.variant, port: ports[0], processes: []*process{p}, started: time.Now(),
+	}
+	if c.role == subject {
+		f.admin = loopback(ports[1])
+	}
+	return f, nil
 }
 
 // direct is the backend without anything in front. In a cluster it is the first

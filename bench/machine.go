@@ -21,12 +21,18 @@ func header(o options, peers, missing []candidate) string {
 	for _, c := range peers {
 		version := "does not tell its version"
 		if c.version != "" {
-			version = firstLine(c.path, c.version)
+			version = strings.TrimSpace(strings.TrimPrefix(firstLine(c.path, c.version), c.path))
+		}
+		if len(c.serves) == 1 {
+			version += fmt.Sprintf(" (only with the %s backend)", c.serves[0])
 		}
 		fmt.Fprintf(&b, "- %s: %s\n", c.name, version)
 	}
 	for _, c := range missing {
 		fmt.Fprintf(&b, "- %s: not on this machine (%s names its path)\n", c.name, peerVariable(c.name))
+	}
+	if o.generator == benchGenerator {
+		fmt.Fprintf(&b, "- %s cannot send mixtures of commands or connect anew, so these workloads are missing\n", o.generator)
 	}
 	fmt.Fprintf(&b, "- load: %s, %d connections unless said, %d rounds of about %s per front end; one worker thread each\n",
 		o.generator, o.clients, o.rounds, o.roundTime)

@@ -60,10 +60,11 @@ type options struct {
 	workload  *regexp.Regexp
 	peer      *regexp.Regexp
 	generator string
+	files     int // how many may be open, here and in each child
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 
 	opts, err := parseFlags(os.Args[1:])
@@ -74,7 +75,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
-	if err := bench(ctx, opts); err != nil {
+	err = bench(ctx, opts)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -193,6 +198,10 @@ func bench(ctx context.Context, o options) error {
 			return fmt.Errorf("cannot measure: %w", err)
 		}
 	}
+	var err error
+	if o.files, err = raiseFileLimit(); err != nil {
+		return err
+	}
 	peers, missing, err := findPeers(os.Getenv, exec.LookPath)
 	if err != nil {
 		return err
@@ -215,13 +224,16 @@ func bench(ctx context.Context, o options) error {
 			share = time.Until(deadline) * 6 / 10
 		}
 		done, err := r.measure(ctx, o, dir, t, slices.Concat(o.proxies, peers), time.Now().Add(share))
-		if !done {
+		if !done || ctx.Err() != nil {
 			return err
 		}
 		failed = append(failed, err)
 	}
 	if o.workload.MatchString(hitTitle) {
 		r.verdicts = append(r.verdicts, measureHits(ctx)...)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	fmt.Print(r.markdown())
 	if o.out != "" {
@@ -249,7 +261,7 @@ func (r *report) measure(ctx context.Context, o options, dir string, t topology,
 	}
 	fronts := []*frontEnd{direct(b)}
 	for _, c := range all {
-		if !serves(c, t) {
+		if !slices.Contains(c.serves, t) {
 			continue
 		}
 		f, err := c.start(ctx, dir, b)
@@ -276,28 +288,21 @@ func (r *report) measure(ctx context.Context, o options, dir string, t topology,
 		if o.quick {
 			candidates = o.proxies
 		}
-		r.idle = holdIdle(ctx, dir, b, candidates, os.Stderr)
+		var steps []int
+		steps, r.idleNote = idleSteps(o.quick, o.files)
+		r.idle = holdIdle(ctx, dir, b, candidates, steps, os.Stderr)
 	}
 	return true, e.subjectError()
-}
-
-func serves(c candidate, t topology) bool {
-	for _, known := range c.serves {
-		if known == t {
-			return true
-		}
-	}
-	return false
 }
 
 // selected returns the workloads of a topology that the command line asks for.
 func (o options) selected(t topology) []workload {
 	var out []workload
 	for _, w := range workloads() {
-		if o.quick && !w.quick || w.topology != "" && w.topology != t || !o.workload.MatchString(w.title()) {
-			continue
+		asked := w.quick || !o.quick
+		if asked && w.isFor(t) && w.isSentBy(o.generator) && o.workload.MatchString(w.title()) {
+			out = append(out, w)
 		}
-		out = append(out, w)
 	}
 	return out
 }

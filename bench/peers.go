@@ -53,11 +53,7 @@ func firstNonEmpty(a, b string) string {
 	return b
 }
 
-func nutcrackerArgs(dir string, port int, b *backend) ([]string, error) {
-	statsPort, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
+func nutcrackerArgs(dir string, port, admin int, b *backend) ([]string, error) {
 	conf := fmt.Sprintf(`bench:
   listen: %s
   hash: fnv1a_64
@@ -68,10 +64,10 @@ func nutcrackerArgs(dir string, port int, b *backend) ([]string, error) {
    - %s:1
 `, loopback(port), b.nodes[0].addr())
 	path, err := writeConf(dir, conf)
-	return []string{"-c", path, "-a", "127.0.0.1", "-s", strconv.Itoa(statsPort[0])}, err
+	return []string{"-c", path, "-a", "127.0.0.1", "-s", strconv.Itoa(admin)}, err
 }
 
-func predixyArgs(dir string, port int, b *backend) ([]string, error) {
+func predixyArgs(dir string, port, _ int, b *backend) ([]string, error) {
 	pool := fmt.Sprintf(`StandaloneServerPool {
     Databases 16
     Hash crc16
@@ -101,7 +97,7 @@ Authority {
 }
 
 // redisClusterProxyArgs leaves commands on several slots off: its unstable branch crashes with --enable-cross-slot.
-func redisClusterProxyArgs(_ string, port int, b *backend) ([]string, error) {
+func redisClusterProxyArgs(_ string, port, _ int, b *backend) ([]string, error) {
 	return []string{
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--threads", "1",
 		"--disable-colors", strings.Join(b.addrs(), ","),
@@ -111,17 +107,16 @@ func redisClusterProxyArgs(_ string, port int, b *backend) ([]string, error) {
 // codisSlots is how many parts codis-proxy divides the keys into.
 const codisSlots = 1024
 
-func codisArgs(dir string, port int, b *backend) ([]string, error) {
-	admin, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
+// codisArgs keeps codis-proxy from taking more processors when it is busy (--max-ncpu) and from its
+// limit of 1,000 clients, which cannot be turned off.
+func codisArgs(dir string, port, admin int, b *backend) ([]string, error) {
 	conf := fmt.Sprintf(`product_name = "bench"
 product_auth = ""
 admin_addr = %q
 proto_type = "tcp4"
 proxy_addr = %q
-`, loopback(admin[0]), loopback(port))
+proxy_max_clients = %d
+`, loopback(admin), loopback(port), maxClients)
 	confPath, err := writeConf(dir, conf)
 	if err != nil {
 		return nil, err
@@ -139,10 +134,10 @@ proxy_addr = %q
 		return nil, fmt.Errorf("cannot write slots: %w", err)
 	}
 	slotsPath, err := writeFile(dir, "slots.json", string(text))
-	return []string{"--ncpu=1", "--config=" + confPath, "--fillslots=" + slotsPath, "--log-level=WARN"}, err
+	return []string{"--ncpu=1", "--max-ncpu=1", "--config=" + confPath, "--fillslots=" + slotsPath, "--log-level=WARN"}, err
 }
 
-func envoyArgs(dir string, port int, b *backend) ([]string, error) {
+func envoyArgs(dir string, port, _ int, b *backend) ([]string, error) {
 	kind := "type: STATIC\n    lb_policy: MAGLEV"
 	if b.topology == cluster {
 		kind = `lb_policy: CLUSTER_PROVIDED

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,7 +21,12 @@ const (
 	startTimeout = 15 * time.Second
 	stopTimeout  = 3 * time.Second
 	pollInterval = 20 * time.Millisecond
+	// startTries is how often a child is started, each time on other ports: those that were free may
+	// not be any more.
+	startTries = 3
 )
+
+var errExited = errors.New("exited")
 
 // process is a child of this program that listens on a loopback port.
 type process struct {
@@ -30,8 +38,8 @@ type process struct {
 	exited  chan struct{} // closed once Wait has returned
 }
 
-// startProcess runs path with args and waits until port accepts connections.
-// The child's output goes to dir/name.log, whose tail explains a failed start.
+// startProcess runs path with args and waits until the child listens on port.
+// Its output goes to dir/name.log, whose tail explains a failed start.
 func startProcess(ctx context.Context, dir, name string, port int, path string, args ...string) (*process, error) {
 	logPath := filepath.Join(dir, name+".log")
 	logFile, err := os.Create(logPath)
@@ -44,16 +52,11 @@ func startProcess(ctx context.Context, dir, name string, port int, path string, 
 	cmd.Dir = dir
 	cmd.Stdout = logFile
 	cmd.Stderr = logFile
-	if err := cmd.Start(); err != nil {
+	cmd.SysProcAttr = dieWithParent()
+	p := &process{name: name, port: port, cmd: cmd, logPath: logPath, exited: make(chan struct{})}
+	if err := p.run(); err != nil {
 		return nil, fmt.Errorf("cannot start %q: %w", name, err)
 	}
-	p := &process{name: name, port: port, cmd: cmd, logPath: logPath, exited: make(chan struct{})}
-	go func() {
-		// The exit status says nothing the log does not say better.
-		_ = cmd.Wait()
-		close(p.exited)
-	}()
-
 	if err := p.waitListening(ctx); err != nil {
 		p.stop()
 		return nil, fmt.Errorf("cannot start %q: %w: %s", name, err, p.logTail())
@@ -61,19 +64,78 @@ func startProcess(ctx context.Context, dir, name string, port int, path string, 
 	return p, nil
 }
 
+// retryStart calls start again when the child has exited at once.
+func retryStart[T any](start func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		started, err := start()
+		if !errors.Is(err, errExited) || try == startTries {
+			return started, err
+		}
+	}
+}
+
+// run starts the child from a thread that lasts as long as it does: the kernel kills the child
+// when the thread that has started it ends.
+func (p *process) run() error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			// The exit status says nothing the log does not say better.
+			_ = p.cmd.Wait()
+			close(p.exited)
+		}
+	}()
+	return <-started
+}
+
 func (p *process) waitListening(ctx context.Context) error {
 	return poll(ctx, startTimeout, func() error {
 		select {
 		case <-p.exited:
-			return permanent{errors.New("exited")}
+			return permanent{errExited}
 		default:
+			return p.listens()
 		}
-		conn, err := net.DialTimeout("tcp", p.addr(), time.Second)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
 	})
+}
+
+// listens returns an error unless it is the child that listens on the port: somebody else may
+// have taken it, who is neither to be measured nor written to.
+func (p *process) listens() error {
+	text, err := os.ReadFile(p.proc("net/tcp"))
+	if err != nil {
+		return fmt.Errorf("cannot look for the port of %q: %w", p.name, err)
+	}
+	inodes := listeners(string(text), p.port)
+	files, err := filepath.Glob(p.proc("fd/*"))
+	if err != nil {
+		return fmt.Errorf("cannot look for the port of %q: %w", p.name, err)
+	}
+	for _, file := range files {
+		// One that is closed meanwhile is not it.
+		if target, err := os.Readlink(file); err == nil && slices.Contains(inodes, target) {
+			return nil
+		}
+	}
+	return fmt.Errorf("does not listen on port %d", p.port)
+}
+
+// listeners finds the sockets that listen on a port in a /proc/PID/net/tcp file, named as
+// in /proc/PID/fd.
+func listeners(text string, port int) []string {
+	const local, state, inode, listening = 1, 3, 9, "0A"
+	var found []string
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) > inode && fields[state] == listening && strings.HasSuffix(fields[local], fmt.Sprintf(":%04X", port)) {
+			found = append(found, "socket:["+fields[inode]+"]")
+		}
+	}
+	return found
 }
 
 // stop ends the child, politely at first. It may be called more than once.
@@ -182,6 +244,21 @@ func parseMemory(text, figure string) (int64, error) {
 	return 0, fmt.Errorf("cannot find %s in process status", figure)
 }
 
+// raiseFileLimit raises the limit of open files as far as it may be, for this program and, because
+// it does so itself, for its children, and returns it.
+func raiseFileLimit() (int, error) {
+	var limit syscall.Rlimit
+	err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	if err == nil {
+		limit.Cur = limit.Max
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot raise the limit of open files: %w", err)
+	}
+	return int(min(limit.Cur, math.MaxInt32)), nil
+}
+
 // freePorts returns n different loopback ports that were free a moment ago.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
@@ -201,6 +278,8 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 
 // permanent marks an error that polling again cannot cure.
 type permanent struct{ error }
+
+func (p permanent) Unwrap() error { return p.error }
 
 // poll calls try until it succeeds, fails for good, or the time is up.
 func poll(ctx context.Context, timeout time.Duration, try func() error) error {

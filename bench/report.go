@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ type report struct {
 	tables   []string          // in Markdown, one for each topology
 	charts   map[string]string // SVG by file name
 	idle     []holding
+	idleNote string // what kept it from being measured with more connections
 }
 
 // add takes the results of one topology.
@@ -35,13 +37,13 @@ func (r *report) markdown() string {
 	all := r.verdicts
 	for i := range r.idle {
 		if r.idle[i].role == subject {
-			all = append(all, r.idle[i].verdict())
+			all = append(all, r.idle[i].verdicts()...)
 			break
 		}
 	}
 	parts := append([]string{r.header, "### Targets\n\n" + verdicts(all)}, r.tables...)
 	if len(r.idle) > 0 {
-		parts = append(parts, idleTable(r.idle))
+		parts = append(parts, idleTable(r.idle, r.idleNote))
 	}
 	return strings.Join(parts, "\n")
 }
@@ -178,7 +180,7 @@ func (r row) render(b *strings.Builder) {
 	base, rival := r.find(reference), r.find(peer)
 	for _, c := range r.cells {
 		if c.err != nil {
-			fmt.Fprintf(b, "| %s | %s | not measured: %s | | | | | | | | |\n", r.workload.title(), c.front.name, oneLine(c.err))
+			fmt.Fprintf(b, "| %s | %s | %s | | | | | | | | |\n", r.workload.title(), c.front.name, gap(c.err))
 			continue
 		}
 		s := summarize(c.samples)
@@ -212,6 +214,14 @@ func inMilliseconds(d time.Duration) string {
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond))
+}
+
+// gap says in a table why there are no figures.
+func gap(err error) string {
+	if errors.As(err, new(refusal)) {
+		return "not supported: " + oneLine(err)
+	}
+	return "not measured: " + oneLine(err)
 }
 
 // oneLine keeps an error from breaking the table.

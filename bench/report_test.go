@@ -67,6 +67,7 @@ func TestMarkdown(t *testing.T) {
 				{front: &frontEnd{name: "slow", role: peer}, samples: one(40_000, 20*time.Millisecond)},
 				{front: &frontEnd{name: "fast", role: peer}, samples: one(80_000, 10*time.Millisecond)},
 				{front: &frontEnd{name: "broken", role: peer}, err: errors.New("wrong | answer\nagain")},
+				{front: &frontEnd{name: "simple", role: peer}, err: refusal("ERR unknown command")},
 			},
 		}},
 	}
@@ -79,6 +80,7 @@ func TestMarkdown(t *testing.T) {
 | GET 64 B, P=16 | slow | 40.0 k (40.0 k–40.0 k) | 0.40 | 0.50 | 20.0 | 2.00 | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
 | GET 64 B, P=16 | fast | 80.0 k (80.0 k–80.0 k) | 0.80 | – | 10.0 | – | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
 | GET 64 B, P=16 | broken | not measured: wrong / answer again | | | | | | | | |
+| GET 64 B, P=16 | simple | not supported: ERR unknown command | | | | | | | | |
 `
 	if got := e.markdown(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -145,7 +147,7 @@ func TestTargetsNameWorkloads(t *testing.T) {
 	titles := map[topology]map[string]bool{standalone: {}, cluster: {}}
 	for _, w := range workloads() {
 		for top, known := range titles {
-			if w.topology == "" || w.topology == top {
+			if w.isFor(top) {
 				known[w.title()] = true
 			}
 		}
@@ -168,7 +170,7 @@ func TestReportIsWritten(t *testing.T) {
 			},
 		}},
 	}
-	r := &report{header: "## here\n", charts: map[string]string{}, idle: []holding{{front: "new", role: subject, before: 1 << 20, after: 27 << 20}}}
+	r := &report{header: "## here\n", charts: map[string]string{}, idle: []holding{{front: "new", role: subject, steps: []footprint{{connections: someIdle, rss: 26 << 20}}}}}
 	r.add(e)
 	dir := filepath.Join(t.TempDir(), "results")
 	if err := r.write(dir); err != nil {
@@ -178,7 +180,7 @@ func TestReportIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"## here", "RSS ≤ 25 MiB over none | 26.0 MiB | **missed** |", "(standalone-cpu.svg)", "| new | 1.0 | 27.0 | 2.66 |"} {
+	for _, want := range []string{"## here", "RSS ≤ 25 MiB over none | 26.0 MiB | **missed** |", "(standalone-cpu.svg)", "| new | 10000 | 0.0 | 26.0 | 2.66 |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}

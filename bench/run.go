@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -14,7 +15,7 @@ import (
 type plan struct {
 	rounds    int
 	roundTime time.Duration // aimed at for one burst of load
-	settle    time.Duration // a front end may take this long to give right answers
+	settle    time.Duration // a front end may take this long from its start to give right answers
 	clients   int
 	deadline  time.Time // no round starts that would probably pass it
 	generator string
@@ -72,6 +73,9 @@ func (e *experiment) run(ctx context.Context) error {
 	for _, r := range e.rows {
 		for _, c := range r.cells {
 			c.err = e.prepare(ctx, r.workload, c)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if c.err != nil {
 				fmt.Fprintf(e.plan.progress, "%s: left out of %s: %v\n", c.front.name, r.workload.title(), c.err)
 			}
@@ -126,7 +130,12 @@ func (e *experiment) prepare(ctx context.Context, w workload, c *cell) error {
 	}
 }
 
-// compare polls, because a proxy may listen before it has found its backend.
+// refusal is an error reply to what Redis does.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// compare polls at first, because a proxy may listen before it has found its backend.
 func (e *experiment) compare(ctx context.Context, f *frontEnd, reference, probe []string) error {
 	ctx, cancel := context.WithTimeout(ctx, e.plan.settle+10*time.Second) // see measure
 	defer cancel()
@@ -134,14 +143,20 @@ func (e *experiment) compare(ctx context.Context, f *frontEnd, reference, probe 
 	if err != nil {
 		return err
 	}
-	return poll(ctx, e.plan.settle, func() error {
+	return poll(ctx, time.Until(f.started.Add(e.plan.settle)), func() error {
 		got, err := askCLI(ctx, f.port, probe)
-		if err == nil && got != want {
-			err = fmt.Errorf("wrong answer %.80q", strings.TrimSpace(got))
+		switch {
+		case err != nil || got == want:
+			return err
+		case errorReply.MatchString(got):
+			return refusal(strings.TrimSpace(got))
 		}
-		return err
+		return fmt.Errorf("wrong answer %.80q", strings.TrimSpace(got))
 	})
 }
+
+// errorReply is what redis-cli prints of one: a code in capitals and a text.
+var errorReply = regexp.MustCompile(`^[A-Z]{3,} `)
 
 // clients is the number of connections that w is measured with.
 func (e *experiment) clients(w workload) int {
@@ -186,7 +201,7 @@ func (e *experiment) measure(ctx context.Context, w workload, c *cell) (sample, 
 	send := c.front.share(w)
 	spec := loadSpec{
 		port: c.front.port, clients: e.clients(w), depth: w.depth, requests: c.requests,
-		commands: send.commands, keys: cmp.Or(w.keys, keyCount), reconnect: w.reconnect,
+		commands: send.commands, keys: w.keyCount(), reconnect: w.reconnect,
 	}
 	generate := generators()[cmp.Or(w.generator, e.plan.generator)]
 	for _, p := range c.front.processes {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"cosky-proxy/bench/load"
 	"cosky-proxy/cluster/slot"
 	"cosky-proxy/lua"
 )
@@ -41,14 +42,14 @@ var (
 )
 
 func (s size) value() string { return strings.Repeat("x", s.bytes) }
-func (s size) key() string   { return s.prefix + "__rand_int__" }
+func (s size) key() string   { return s.prefix + load.Placeholder }
 
 // workload is a few commands, sent over and over at one pipeline depth.
 type workload struct {
 	name    string
 	depth   int // requests a connection sends before it reads the replies
 	clients int // connections; 0: as many as the plan says
-	// commands are what the load generator sends in turn; __rand_int__ becomes a number
+	// commands are what the load generator sends in turn; load.Placeholder becomes a number
 	// below keys.
 	commands  [][]string
 	keys      int      // 0: keyCount
@@ -71,23 +72,42 @@ func (w workload) title() string {
 	return title
 }
 
-// probes are the commands as plain requests, to compare answers with.
+// probes are the commands as plain requests, to compare answers with. Commands with several keys
+// get different ones.
 func (w workload) probes() [][]string {
-	return replaceAll(w.commands, "__rand_int__", fmt.Sprintf("%012d", 1))
+	number := 0
+	return each(w.commands, func(arg string) string {
+		for strings.Contains(arg, load.Placeholder) {
+			arg = strings.Replace(arg, load.Placeholder, fmt.Sprintf("%012d", number%w.keyCount()), 1)
+			number++
+		}
+		return arg
+	})
 }
+
+func (w workload) isFor(t topology) bool { return w.topology == "" || w.topology == t }
+
+// isSentBy reports whether a generator can send the commands, as the workload's only one or as the plan's.
+func (w workload) isSentBy(generator string) bool {
+	return w.generator != "" || generator != benchGenerator || len(w.commands) == 1 && !w.reconnect
+}
+
+// keyCount is how many keys the commands spread over.
+func (w workload) keyCount() int { return cmp.Or(w.keys, keyCount) }
 
 // onFirstPrimary is the workload with all its keys in slot 0, for a client that
 // talks to one primary of a cluster and follows no redirects.
 func (w workload) onFirstPrimary() workload {
-	w.commands = replaceAll(replaceAll(w.commands, spreadTag, firstTag), "key:", "key:"+firstTag+":")
+	w.commands = each(w.commands, strings.NewReplacer(spreadTag, firstTag, "key:", "key:"+firstTag+":").Replace)
 	return w
 }
 
-func replaceAll(commands [][]string, old, with string) [][]string {
+// each replaces every argument.
+func each(commands [][]string, replace func(string) string) [][]string {
 	out := make([][]string, len(commands))
 	for i, args := range commands {
 		for _, arg := range args {
-			out[i] = append(out[i], strings.ReplaceAll(arg, old, with))
+			out[i] = append(out[i], replace(arg))
 		}
 	}
 	return out
@@ -233,7 +253,7 @@ func seedScript() string {
 	for _, s := range []size{small, medium, large} {
 		value := s.value()
 		for i := range s.keys {
-			key := strings.ReplaceAll(s.key(), "__rand_int__", fmt.Sprintf("%012d", i))
+			key := strings.ReplaceAll(s.key(), load.Placeholder, fmt.Sprintf("%012d", i))
 			commands = append(commands, []string{"SET", key, value},
 				[]string{"SET", "key:" + firstTag + ":" + strings.TrimPrefix(key, "key:"), value})
 		}

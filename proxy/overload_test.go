@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"flag"
 	"fmt"
 	"net"
 	"runtime"
@@ -16,10 +17,17 @@ import (
 	"cosky-proxy/proxy/proxytest"
 )
 
+var clients = flag.Int("clients", 0, "how many TestThousandsOfClientsAtOnce opens, for which the limit of open files must be twice that and 1,000; 0: 10,000 or what the limit allows")
+
 // TestThousandsOfClientsAtOnce: they come at the same time, every one is served, and while they
 // are idle each takes no more than 2 KB.
 func TestThousandsOfClientsAtOnce(t *testing.T) {
-	n := min(10_000, (raiseFileLimit(t)-1000)/2)
+	n := *clients
+	if limit := raiseFileLimit(t, 2*max(n, 10_000)+1000); n == 0 {
+		n = min(10_000, (limit-1000)/2)
+	} else if limit < 2*n+1000 {
+		t.Fatalf("the limit of open files (ulimit -Hn), %d, is too low for %d clients", limit, n)
+	}
 	behind := clustertest.StartRedis(t)
 	o := proxytest.Options(t, proxytest.Single(behind.Addr))
 	o.Clients.Max = n + 1
@@ -33,14 +41,15 @@ func TestThousandsOfClientsAtOnce(t *testing.T) {
 		}
 	}()
 	const answer = "$1\r\nv\r\n"
-	burst := func(fds []int) {
+	burst := func(start, end int) {
 		t.Helper()
+		fds := fds[start:end]
 		const dialers = 32
 		var all sync.WaitGroup
 		for d := range dialers {
 			all.Go(func() {
 				for i := d; i < len(fds); i += dialers {
-					fds[i] = rawDial(t, addr)
+					fds[i] = rawDial(t, start+i, addr)
 				}
 			})
 		}
@@ -57,9 +66,9 @@ func TestThousandsOfClientsAtOnce(t *testing.T) {
 			}
 		}
 	}
-	burst(fds[:n/2]) // also fills what the loops keep in stock
+	burst(0, n/2) // also fills what the loops keep in stock
 	before := heapInUse()
-	burst(fds[n/2:])
+	burst(n/2, n)
 	each := (heapInUse() - before) / int64(n-n/2)
 	t.Logf("%d clients, %d bytes each", n, each)
 	if each > 2048 {
@@ -73,10 +82,10 @@ func TestThousandsOfClientsAtOnce(t *testing.T) {
 	}
 }
 
-// raiseFileLimit raises the limit of open files as far as it may, and returns it.
-func raiseFileLimit(t *testing.T) int {
+// raiseFileLimit raises the limit of open files to what is wanted or as far as it may, and returns it.
+func raiseFileLimit(t *testing.T, wanted int) int {
 	t.Helper()
-	const want = 1 << 16
+	want := uint64(wanted)
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
@@ -89,8 +98,9 @@ func raiseFileLimit(t *testing.T) int {
 	return int(old.Cur)
 }
 
-// rawDial connects without any memory of the test's.
-func rawDial(t *testing.T, addr string) (fd int) {
+// rawDial opens connection i without any memory of the test's. Each 20,000 come from an address
+// of their own, because one has less than 30,000 ports.
+func rawDial(t *testing.T, i int, addr string) (fd int) {
 	to, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		t.Error(err)
@@ -106,6 +116,11 @@ func rawDial(t *testing.T, addr string) (fd int) {
 	copy(sa.Addr[:], to.IP.To4())
 	limit := syscall.NsecToTimeval(int64(clustertest.Deadline))
 	syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &limit)
+	if from := i / 20_000; from > 0 {
+		if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, byte(1 + from)}}); err != nil {
+			t.Errorf("cannot bind: %v", err)
+		}
+	}
 	if err := syscall.Connect(fd, sa); err != nil {
 		t.Errorf("cannot connect: %v", err)
 	}

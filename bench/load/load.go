@@ -124,7 +124,7 @@ func (s Spec) replyBytes(conn net.Conn, timeout time.Duration) ([]int, error) {
 }
 
 // ask returns the length of the reply to request. A PING behind it marks where the
-// reply ends, whatever its shape.
+// reply ends, whatever its shape; the reply to a request that is a PING itself may come alone.
 func ask(conn net.Conn, request []byte, timeout time.Duration) (int, error) {
 	const pong = "+PONG\r\n"
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
@@ -135,7 +135,7 @@ func ask(conn net.Conn, request []byte, timeout time.Duration) (int, error) {
 	}
 	var reply []byte
 	chunk := make([]byte, 64<<10)
-	for !bytes.HasSuffix(reply, []byte(pong)) {
+	for len(reply) == len(pong) || !bytes.HasSuffix(reply, []byte(pong)) {
 		n, err := conn.Read(chunk)
 		reply = append(reply, chunk[:n]...)
 		if errors.Is(err, io.EOF) {

@@ -2,6 +2,7 @@ package load
 
 import (
 	"math/rand/v2"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,26 @@ func TestLargePipelinesAreFew(t *testing.T) {
 	spec := Spec{Depth: 1, Keys: 1, Commands: [][]string{{"SET", "k", strings.Repeat("x", maxEncoded/4)}}}
 	if n := len(spec.pipelines([]int{5})); n != 4 {
 		t.Errorf("got %d pipelines of a quarter of the limit, want 4", n)
+	}
+}
+
+// Each of two PINGs may be answered by itself.
+func TestLengthOfReplies(t *testing.T) {
+	for _, segments := range [][]string{{"+PONG\r\n", "+PONG\r\n"}, {"+PONG\r\n+PONG\r\n"}, {"+PO", "NG\r\n+PO", "NG\r\n"}} {
+		client, server := net.Pipe()
+		go func() {
+			defer server.Close()
+			_, err := server.Read(make([]byte, 100))
+			for _, s := range segments {
+				if err == nil {
+					_, err = server.Write([]byte(s))
+				}
+			}
+		}()
+		if n, err := ask(client, []byte("*1\r\n$4\r\nPING\r\n"), 10*time.Second); n != len("+PONG\r\n") || err != nil {
+			t.Errorf("in segments %q the reply has %d bytes, %v", segments, n, err)
+		}
+		client.Close()
 	}
 }
 

@@ -14,8 +14,10 @@ const (
 	connectTimeout = 5 * time.Second
 	// waitMillis bounds one wait, so that a cancelled context is noticed although
 	// the server says nothing.
-	waitMillis   = 100
-	rusageThread = 1 // RUSAGE_THREAD, which package syscall does not name
+	waitMillis = 100
+	// What package syscall does not name.
+	rusageThread      = 1  // RUSAGE_THREAD
+	bindAddressNoPort = 24 // IP_BIND_ADDRESS_NO_PORT
 )
 
 // client is one connection of a run. All fields belong to the run's goroutine.
@@ -255,12 +257,15 @@ func (r *run) close() {
 }
 
 // Hold opens n connections, on each of which the server has answered a PING, and returns
-// what closes them again.
+// what closes them again. When there are no more ports to connect from, it goes on from
+// other loopback addresses.
 func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
 	resolved, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect: %w", err)
 	}
+	to := sockaddr(resolved)
+	var from syscall.Sockaddr // nil: the system's choice
 	var held []int
 	release = func() {
 		for _, fd := range held {
@@ -269,7 +274,11 @@ func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
 	}
 	reply := make([]byte, 64)
 	for range n {
-		fd, err := connect(sockaddr(resolved))
+		fd, err := connectFrom(from, to)
+		if errors.Is(err, syscall.EADDRNOTAVAIL) && resolved.IP.To4() != nil && resolved.IP.IsLoopback() {
+			from = nextLoopback(from)
+			fd, err = connectFrom(from, to)
+		}
 		if err != nil {
 			release()
 			return nil, err
@@ -291,9 +300,20 @@ func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
 	return release, nil
 }
 
-// connect returns a blocking socket. Its descriptor is never known to Go's own poller,
+// nextLoopback counts 127.0.0.2, 127.0.0.3 and so on; nil stands for the one before.
+func nextLoopback(from syscall.Sockaddr) syscall.Sockaddr {
+	last := byte(1)
+	if before, ok := from.(*syscall.SockaddrInet4); ok {
+		last = before.Addr[3]
+	}
+	return &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, last + 1}}
+}
+
+func connect(addr syscall.Sockaddr) (int, error) { return connectFrom(nil, addr) }
+
+// connectFrom returns a blocking socket. Its descriptor is never known to Go's own poller,
 // which would be woken by every reply.
-func connect(addr syscall.Sockaddr) (int, error) {
+func connectFrom(from, addr syscall.Sockaddr) (int, error) {
 	family := syscall.AF_INET
 	if _, six := addr.(*syscall.SockaddrInet6); six {
 		family = syscall.AF_INET6
@@ -308,6 +328,10 @@ func connect(addr syscall.Sockaddr) (int, error) {
 		syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &timeout),
 		syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1),
 	)
+	if err == nil && from != nil {
+		// The port is chosen by connect: bind would take one from all destinations.
+		err = errors.Join(syscall.SetsockoptInt(fd, syscall.IPPROTO_IP, bindAddressNoPort, 1), syscall.Bind(fd, from))
+	}
 	if err == nil {
 		_, err = undisturbed(func() (int, error) { return 0, syscall.Connect(fd, addr) })
 	}

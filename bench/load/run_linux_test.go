@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -165,6 +166,32 @@ func TestRunNeedsAServer(t *testing.T) {
 	_, err = Run(testContext(t), Spec{Addr: addr, Clients: 1, Depth: 1, Requests: 1, Commands: [][]string{{"GET", "k"}}, Keys: 1})
 	if err == nil || !strings.Contains(err.Error(), "cannot connect") {
 		t.Errorf("got error %v, want one that says it cannot connect", err)
+	}
+}
+
+// Where the ports of one address are used up, the next one has its own.
+func TestConnectFromOtherAddresses(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	from := nextLoopback(nil)
+	for _, want := range []string{"127.0.0.2", "127.0.0.3"} {
+		fd, err := connectFrom(from, sockaddr(l.Addr().(*net.TCPAddr)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Close(fd)
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if got := conn.RemoteAddr().(*net.TCPAddr).IP.String(); got != want {
+			t.Errorf("connected from %s, want %s", got, want)
+		}
+		from = nextLoopback(from)
 	}
 }
 
