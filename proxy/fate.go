@@ -97,7 +97,7 @@ func (l *loop) sendAgain(ln *lane, r *request, raw []byte) bool {
 		return false
 	case r.block != nil && (s == nil || r.block.tx.watches > 0 || r.block.tx.live != nil || r.private):
 		return false
-	case r.block == nil && r.alone && !watches(r), ln.kind != laneShared && !r.private:
+	case r.block == nil && r.alone && !watches(r), ln.kind != laneShared && !r.private && !ln.watchesOnly():
 		return false
 	case r.spared && l.standInFor(r):
 		return true
@@ -127,6 +127,12 @@ func (l *loop) expired(r *request) bool {
 		}
 	}
 	return l.now() >= r.deadline
+}
+
+// watchesOnly reports whether nothing but watched keys is lost with ln: EXEC finds out, other requests may go any way.
+func (ln *lane) watchesOnly() bool {
+	s := ln.owner
+	return s != nil && s.tx != nil && s.tx.pin == ln && ln.home == nil
 }
 
 // watches reports whether r is a WATCH, which needs a connection to itself but no particular one.

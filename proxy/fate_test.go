@@ -165,6 +165,37 @@ func TestLostWatch(t *testing.T) {
 	}
 }
 
+// With the connection of a client that watches only its watch is lost: what it was reading there is read again.
+func TestReadWhileWatchIsLost(t *testing.T) {
+	var hold atomic.Bool
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch {
+		case args[0] == "WATCH":
+			return "+OK\r\n"
+		case args[0] == "GET" && hold.Load():
+			return ""
+		case args[0] == "GET":
+			return bulkOf("v")
+		}
+		return ""
+	})
+	_, conn := startSingle(t, f, nil)
+	expectReply(t, conn, "WATCH k", "+OK\r\n")
+	hold.Store(true)
+	conn.Cmd("GET", "k")
+	counted(t, f, "GET", 1)
+	hold.Store(false)
+	f.CutAll()
+	conn.Expect(bulkOf("v"))
+	conn.Send(oneWrite([]string{"MULTI"}, []string{"SET", "k", "v"}, []string{"EXEC"}))
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "*-1\r\n"} {
+		conn.Expect(want)
+	}
+	if n := f.Calls("SET"); n > 0 {
+		t.Errorf("SET was sent %d times", n)
+	}
+}
+
 // A WATCH that is answered with an error watches nothing; but what was watched before, and lost, is not forgotten with it.
 func TestRefusedWatch(t *testing.T) {
 	var m fakeData

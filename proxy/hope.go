@@ -20,7 +20,12 @@ func (n *node) hopeful(now int64) bool { return n.loop.resends && now < n.breake
 // is hope, waits (false).
 func (s *session) unserved(slot uint16, cause string) (done bool) {
 	l := s.loop
-	if n, none := l.owner(slot); none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()) {
+	switch n, none := l.owner(slot); {
+	case none == errUnbound && l.unowned.note(l.now(), l.patience()):
+		l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
+		l.ownerless = append(l.ownerless, s)
+		return !s.pause(waitNode)
+	case none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()):
 		n.hoping = append(n.hoping, s)
 		return !s.pause(waitNode)
 	}
@@ -33,11 +38,22 @@ func (s *session) unserved(slot uint16, cause string) (done bool) {
 func (n *node) wake() {
 	hoping := n.hoping
 	n.hoping = nil
+	wake(hoping)
+}
+
+func wake(hoping []*session) {
 	for _, s := range hoping {
 		if s.wait == waitNode {
 			s.resume()
 		}
 	}
+}
+
+// wakeOwnerless lets those go on whose slot nobody served, to look again: each tick, and with every new topology.
+func (l *loop) wakeOwnerless() {
+	hoping := l.ownerless
+	l.ownerless = nil
+	wake(hoping)
 }
 
 // hope lets commands know when they have waited for long enough. The loop's tick calls it.
@@ -53,7 +69,7 @@ func (n *node) hope(now int64) {
 }
 
 // refusal is a time in which a server answered commands with a refusal that is about its state
-// (CLUSTERDOWN, LOADING, MASTERDOWN, READONLY): as with a node that is out of reach, every command waits
+// (CLUSTERDOWN, LOADING, MASTERDOWN, READONLY), or in which nobody served a slot: as with a node that is out of reach, every command waits
 // for the end of it, but all of them together no longer than upstream.timeout.
 type refusal struct {
 	since, last int64 // (mono)
@@ -64,14 +80,19 @@ type refusal struct {
 const refusalGap = 2 * int64(repeatMax)
 
 // noteRefusal reports whether it is worth while to repeat a command that the node has just refused.
-func (n *node) noteRefusal(now int64) (worth bool) {
-	r := &n.refusal
-	if now-r.last > refusalGap {
+func (n *node) noteRefusal(now int64) (worth bool) { return n.refusal.note(now, n.loop.patience()) }
+
+// note reports whether the trouble is younger than patience.
+func (r *refusal) note(now, patience int64) bool {
+	if r.last == 0 || now-r.last > refusalGap {
 		r.since = now
 	}
 	r.last = now
-	return now-r.since < int64(n.loop.srv.opts.Upstream.Timeout)
+	return now-r.since < patience
 }
+
+// patience is how long commands wait for the end of one trouble.
+func (l *loop) patience() int64 { return int64(l.srv.opts.Upstream.Timeout) }
 
 // detain has r, which cannot be sent now, wait as long as there is hope.
 func (l *loop) detain(r *request, cause string) {
@@ -79,7 +100,11 @@ func (l *loop) detain(r *request, cause string) {
 		return
 	}
 	n, none := l.owner(r.slot)
-	if hopeless := none == "" && n.breaker.retryAt != 0 && !n.hopeful(l.now()); hopeless || !l.resends || !l.later(r) {
+	hopeless := none == "" && n.breaker.retryAt != 0 && !n.hopeful(l.now())
+	if none == errUnbound {
+		hopeless = !l.unowned.note(l.now(), l.patience())
+	}
+	if hopeless || !l.resends || !l.later(r) {
 		l.abort(r, cause)
 	}
 }

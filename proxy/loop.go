@@ -43,8 +43,10 @@ type loop struct {
 	shards     []*node // by shard index of topo
 	nodes      map[string]*node
 	sessions   map[*session]struct{}
-	laneEpoch  uint64 // bumped when requests may travel another way than those in flight; see session.dispatch
-	seq        uint64 // of the request sent last
+	unowned    refusal    // of commands whose slot nobody serves
+	ownerless  []*session // whose present command waits for somebody to serve its slot
+	laneEpoch  uint64     // bumped when requests may travel another way than those in flight; see session.dispatch
+	seq        uint64     // of the request sent last
 	pins       int
 	draining   bool
 	paused     pauseState
@@ -177,6 +179,7 @@ func (l *loop) tick() {
 			}
 		}
 	}
+	l.wakeOwnerless()
 	if l.reader != nil {
 		l.reader.Tick(now)
 		l.rewarm(now)
@@ -236,6 +239,9 @@ func (l *loop) adopt(t *cluster.Topology) {
 	if t.Version <= l.topo.Version {
 		return
 	}
+	if t.Uncovered() == 0 {
+		l.unowned = refusal{}
+	}
 	first := len(l.shards) == 0
 	if l.srv.opts.Cache.StaleFor > 0 && l.cache != nil && takenOver(l.topo, t) {
 		l.cache.Bump(nearcache.All) // see stale.go
@@ -259,6 +265,7 @@ func (l *loop) adopt(t *cluster.Topology) {
 		}
 		n.wake()
 	}
+	l.wakeOwnerless()
 	if !first {
 		l.laneEpoch++
 		l.hub.moved()

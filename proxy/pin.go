@@ -28,8 +28,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	}
 	n, cause := l.owner(t.slot)
 	if cause != "" {
-		s.refuse(cause)
-		return true
+		return s.unserved(t.slot, cause)
 	}
 	var ln *lane
 	if s.tx != nil && s.tx.pin != nil && s.tx.pin.node == n {

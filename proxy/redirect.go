@@ -348,7 +348,7 @@ func (l *loop) repeatDelayed(s *session) {
 // awaitOwner lets r, whose slot nobody serves, wait for an owner.
 func (l *loop) awaitOwner(r *request) {
 	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
-	if !l.later(r) {
+	if !l.unowned.note(l.now(), l.patience()) || !l.later(r) {
 		l.abort(r, errUnbound)
 	}
 }

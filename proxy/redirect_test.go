@@ -405,35 +405,86 @@ func TestScatteredRepeatsKeepOrder(t *testing.T) {
 func TestUncoveredSlot(t *testing.T) {
 	var m fakeData
 	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-		if redirectable(args) {
+		switch {
+		case args[0] == "BLPOP":
+			return "*-1\r\n"
+		case args[0] == "WATCH":
+			return "+OK\r\n"
+		case args[0] == "DBSIZE":
+			return ":0\r\n"
+		case redirectable(args):
 			return m.execute(args)
 		}
 		return ""
 	})
-	half, err := cluster.New(2, cluster.Cluster, []cluster.Shard{{
-		Primary: &cluster.Node{ID: a.Addr, Addr: a.Addr}, Ranges: []slot.Range{{First: 0, Last: slot.Count/2 - 1}},
-	}})
-	if err != nil {
-		t.Fatal(err)
+	lowerHalf := func(version uint64) *cluster.Topology {
+		half, err := cluster.New(version, cluster.Cluster, []cluster.Shard{{
+			Primary: &cluster.Node{ID: a.Addr, Addr: a.Addr}, Ranges: []slot.Range{{First: 0, Last: slot.Count/2 - 1}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return half
 	}
-	s, addr, topology := startFakeCluster(t, withTimeout(netloop.DefaultTransport, 300*time.Millisecond), a)
-	topology.Set(half)
-	s.Adopt(half)
+	s, addr, topology := startFakeCluster(t, withTimeout(netloop.DefaultTransport, 500*time.Millisecond), a)
+	topology.Set(lowerHalf(2))
+	s.Adopt(topology.Current())
 	c := clustertest.Dial(t, addr)
 	lower, upper := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
 	const unserved = "-CLUSTERDOWN Hash slot not served\r\n"
-	expectReply(t, c, "SET "+upper+" v", unserved)
-	expectReply(t, c, "MGET "+lower+" "+upper, unserved)
+	c.Send(oneWrite([]string{"SET", upper, "v"}, []string{"MGET", lower, upper}, []string{"BLPOP", upper, "0"}, []string{"WATCH", upper}))
+	for range 4 {
+		c.Expect(unserved)
+	}
+	if n := s.Stats().Retries; n > 8 { // one that waits out 500 ms looks six times, or seven
+		t.Errorf("%d retries: more than the first command has waited", n)
+	}
 	expectReply(t, c, "SET "+lower+" v", "+OK\r\n")
 	if topology.Refreshes.Load() == 0 {
 		t.Error("nobody asked for a new topology")
 	}
-	c.Send(oneWrite([]string{"SET", upper, "w"}, []string{"GET", upper}, []string{"GET", lower}))
-	topology.Set(proxytest.Shards(3, a.Addr))
-	s.Adopt(topology.Current())
-	c.Expect("+OK\r\n")
-	c.Expect(bulkOf("w"))
-	c.Expect(bulkOf("v"))
+	version := uint64(2)
+	adopt := func(make func(version uint64) *cluster.Topology) {
+		t.Helper()
+		version++
+		topology.Set(make(version))
+		s.Adopt(topology.Current())
+	}
+	adopted := func(covered bool) { // what concerns all slots does not wait
+		t.Helper()
+		clustertest.Await(t, "the topology to be adopted", func() error {
+			if (c.Do("DBSIZE") != unserved) != covered {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+	}
+	whole := func(v uint64) *cluster.Topology { return proxytest.Shards(v, a.Addr) }
+	for _, commands := range []struct {
+		sent    [][]string
+		answers []string
+	}{
+		{[][]string{{"SET", upper, "w"}, {"GET", upper}, {"GET", lower}}, []string{"+OK\r\n", bulkOf("w"), bulkOf("v")}},
+		{[][]string{{"BLPOP", upper, "0"}, {"GET", lower}}, []string{"*-1\r\n", bulkOf("v")}},
+		{[][]string{{"WATCH", upper}, {"GET", upper}}, []string{"+OK\r\n", bulkOf("w")}},
+	} {
+		adopt(whole) // ends the trouble
+		adopted(true)
+		adopt(lowerHalf)
+		adopted(false)
+		asked := topology.Refreshes.Load()
+		c.Send(oneWrite(commands.sent...))
+		clustertest.Await(t, "the slot to be missed", func() error {
+			if topology.Refreshes.Load() == asked {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		adopt(whole)
+		for _, want := range commands.answers {
+			c.Expect(want)
+		}
+	}
 }
 
 // The reply to a request that was given up must not reach anyone.

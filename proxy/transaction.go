@@ -522,8 +522,7 @@ func (s *session) watch(cmd *command.Command, args [][]byte, raw []byte) bool {
 	}
 	n, cause := l.owner(t.slot)
 	if cause != "" {
-		s.refuse(cause)
-		return true
+		return s.unserved(t.slot, cause)
 	}
 	if s.tx == nil {
 		s.tx = &transaction{}
