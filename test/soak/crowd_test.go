@@ -148,6 +148,7 @@ func (c *caller) moving() bool {
 
 // send writes commands; false: the connection is lost.
 func (c *caller) send(raw string) bool {
+	c.conn.Net().SetWriteDeadline(time.Now().Add(hung))
 	if _, err := io.WriteString(c.conn.Net(), raw); err != nil {
 		c.lost(err)
 		return false
@@ -170,11 +171,16 @@ func (c *caller) reply(shard int, args []string, patience time.Duration) (string
 	}
 	if isError(reply) {
 		b.refused(reply)
-		if !c.excused(shard) {
+		if redirects(reply) || !c.excused(shard) {
 			b.fault("%q, of shard %d, was answered %.200q with the weather %+v", args, shard, reply, b.weather())
 		}
 	}
 	return reply, true
+}
+
+// redirects reports whether an error is meant for clients of a cluster, which these are not.
+func redirects(reply string) bool {
+	return strings.HasPrefix(reply, "-MOVED ") || strings.HasPrefix(reply, "-ASK ")
 }
 
 // ask sends one command and waits for its reply.

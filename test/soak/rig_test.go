@@ -127,23 +127,29 @@ func (r *rig) clear() {
 
 func everywhere(int) bool { return true }
 
-// service waits until every proxy executes commands on the keys of some shards.
+// service waits until every proxy executes commands on the keys of some shards, on every loop: a loop may find out later than
+// another that a server is back.
 func (r *rig) service(where func(shard int) bool) {
 	r.t.Helper()
 	n := r.stage.shards()
 	for _, f := range r.fronts {
-		probe := clustertest.Dial(r.t, f.Addr)
+		probes := make([]*clustertest.Conn, 6) // the loop with the fewest clients gets the next one
+		for i := range probes {
+			probes[i] = clustertest.Dial(r.t, f.Addr)
+		}
 		clustertest.Await(r.t, "service by "+f.name, func() error {
-			for i := range n {
-				if got := "+OK\r\n"; where(i) {
-					if got = probe.Do("SET", keyOf("probe", n, i, 0), "x"); got != "+OK\r\n" {
+			for i := range len(probes) * n {
+				if shard := i % n; where(shard) {
+					if got := probes[i/n].Do("SET", keyOf("probe", n, shard, 0), "x"); got != "+OK\r\n" {
 						return errors.New(got)
 					}
 				}
 			}
 			return nil
 		})
-		probe.Close()
+		for _, p := range probes {
+			p.Close()
+		}
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestSoak lets clients of a cluster work while everything happens to it that may happen.
-func TestSoak(t *testing.T) {
+// TestSoakCluster lets clients of a cluster work while everything happens to it that may happen.
+func TestSoakCluster(t *testing.T) {
 	t.Parallel()
 	startRig(t, startCluster(t)).soak()
 }
