@@ -16,6 +16,7 @@ type Pulse struct {
 	born int64 // mono nanoseconds
 
 	rtt atomic.Int64 // smoothed, nanoseconds; 0: it has not answered yet
+	has atomic.Int64 // mono nanoseconds, see Has
 }
 
 // NewPulse is the pulse of a server that nothing is known of yet.
@@ -36,3 +37,10 @@ func (p *Pulse) Beat(took time.Duration) {
 
 // RTT is how long the server's answers take at present, 0 if it has given none.
 func (p *Pulse) RTT() time.Duration { return time.Duration(p.rtt.Load()) }
+
+// Prove notes that a replica has everything that its primary had at (mono nanoseconds). Only one goroutine may call it.
+func (p *Pulse) Prove(at int64) { p.has.Store(max(at, p.has.Load())) }
+
+// Has is the moment (mono nanoseconds) up to which a replica has everything, by the words of its primary and its own;
+// 0: nothing is known. While the primary is silent that moment stays, although the lease goes on.
+func (p *Pulse) Has() int64 { return p.has.Load() }

@@ -289,7 +289,7 @@ func (n *node) fit(now, floor int64) bool {
 		return false
 	}
 	p := n.replica.Pulse
-	return p.Alive(now) && p.Until()-int64(n.loop.srv.opts.Reads.MaxLag) > floor && n.breaker.retryAt == 0 && now >= n.unfitUntil
+	return p.Alive(now) && (floor == 0 || p.Has() > floor) && n.breaker.retryAt == 0 && now >= n.unfitUntil
 }
 
 // unfitFor is how long a replica is left alone that has lost or refused a read.

@@ -283,6 +283,12 @@ func TestReplicasThatAreNotFit(t *testing.T) {
 		fit(t)
 	})
 	t.Run("the master is gone", func(t *testing.T) {
+		clustertest.Await(t, "every proxy to know the replica again", func() error {
+			if n := len(away.Discovery.Current().Shards[0].Replicas); n != 1 {
+				return fmt.Errorf("%d replicas", n)
+			}
+			return nil
+		})
 		s.master.Stop()
 		clustertest.Await(t, "a read from the replica", func() error {
 			if got := guarded.Do("GET", "k"); got != "$1\r\nv\r\n" {
@@ -442,6 +448,42 @@ func TestReadFromSentinel(t *testing.T) {
 	if got := reads(master, "strlen"); got != before {
 		t.Errorf("the new master has answered %d reads", got-before)
 	}
+}
+
+// TestRestartedMasterHasAnotherHistory: the offsets of a master that was restarted begin anew, so a replica that has not found back
+// to it seems to be ahead of it. It is not read from.
+func TestRestartedMasterHasAnotherHistory(t *testing.T) {
+	t.Parallel()
+	c := clustertest.StartCluster(t, 1, 1, "--appendonly", "yes", "--appendfsync", "no") // nobody elects another master
+	master, replica := c.Nodes[0], c.Nodes[1]
+	p := proxytest.StartCluster(t, c, func(o *proxy.Options) {
+		readFromSoon(proxy.FromReplicaPreferred)(o)
+		o.Reads.OwnWrites = true
+	})
+	conn := clustertest.Dial(t, p.Addr)
+	write := func(v string) {
+		t.Helper()
+		clustertest.Await(t, "a write", func() error {
+			if got := conn.Do("SET", "k", v); got != "+OK\r\n" {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	write("before")
+	awaitReader(t, conn, "k", replica)
+	replica.Do("CONFIG", "SET", "masterauth", "which keeps it from coming back")
+	master.Restart()
+	write("after")
+	asked := reads(replica, "info")
+	for own := 1; reads(replica, "info") < asked+own+10; own++ { // until the proxy has asked it ten times
+		if got := conn.Do("GET", "k"); got != bulkOf("after") {
+			t.Fatalf("got %q", got)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	replica.Do("CONFIG", "SET", "masterauth", "")
+	awaitReader(t, conn, "k", replica)
 }
 
 // TestDemotedMasterIsWaitedFor: what a master was sent before it became a replica that may be read from is no read from a

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // SentinelSet is a master with two replicas and the three sentinels that watch it.
@@ -24,11 +25,10 @@ type SentinelSet struct {
 func StartSentinel(t TB, args ...string) *SentinelSet {
 	t.Helper()
 	s := &SentinelSet{Name: "mymaster", t: t}
-	s.Nodes = append(s.Nodes, launch(t, args...))
+	s.Nodes = append(s.Nodes, s.launchServer(nil, args))
 	master := s.Nodes[0]
 	for range 2 {
-		replica := append([]string{"--replicaof", fmt.Sprintf("127.0.0.1 %d", master.Port)}, args...)
-		s.Nodes = append(s.Nodes, launch(t, replica...))
+		s.Nodes = append(s.Nodes, s.launchServer(master, args))
 	}
 	for _, r := range s.Nodes {
 		r.awaitReady()
@@ -47,10 +47,49 @@ func StartSentinel(t TB, args ...string) *SentinelSet {
 	}
 	for _, r := range s.Sentinels {
 		r.awaitReady()
-		r.DoErr("SENTINEL", "DEBUG", "publish-period", 200, "info-period", 500, "ask-period", 200, "ping-period", 200)
+		s.hurry(r)
 	}
 	s.AwaitOK()
 	return s
+}
+
+// hurry makes a sentinel do in tenths of seconds what it usually takes seconds for. It forgets that with a restart.
+func (s *SentinelSet) hurry(r *Redis) {
+	r.DoErr("SENTINEL", "DEBUG", "publish-period", 200, "info-period", 500, "ask-period", 200, "ping-period", 200)
+}
+
+// Patience sets after how much silence the sentinels that run call the master down.
+func (s *SentinelSet) Patience(d time.Duration) {
+	s.t.Helper()
+	for _, r := range s.Sentinels {
+		if r.Running() {
+			r.Do("SENTINEL", "SET", s.Name, "down-after-milliseconds", d.Milliseconds())
+		}
+	}
+}
+
+// RestartSentinel starts a sentinel again, with what it knew, and waits until it agrees with the others.
+func (s *SentinelSet) RestartSentinel(r *Redis) {
+	s.t.Helper()
+	r.Restart()
+	s.hurry(r)
+	s.AwaitOK()
+}
+
+// launchServer starts a data server, of which master it is a replica (nil: of none) stands in a file, which sentinels have it
+// rewrite: so it comes back from a restart as what it was.
+func (s *SentinelSet) launchServer(master *Redis, args []string) *Redis {
+	s.t.Helper()
+	return launchIn(s.t, s.t.TempDir(), func(dir string, port int) []string {
+		conf, text := filepath.Join(dir, "redis.conf"), ""
+		if master != nil {
+			text = fmt.Sprintf("replicaof 127.0.0.1 %d\n", master.Port)
+		}
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			s.t.Fatalf("cannot write the server's configuration: %v", err)
+		}
+		return append(append([]string{conf}, baseArgs(dir, port)...), args...)
+	})
 }
 
 func (s *SentinelSet) launchSentinel(master *Redis) *Redis {

@@ -15,7 +15,8 @@ import (
 )
 
 // history is what a shard's primary is known to have had when: its replication offsets. A replica whose
-// own offset reaches one of them has everything that was written up to that question.
+// own offset reaches one of them has everything that was written up to that question, if both count in the same
+// replication history: a primary that was restarted begins another one, with small offsets (replication.c: replid).
 type history struct {
 	// static
 	lag int64 // nanoseconds that samples are of use
@@ -27,9 +28,18 @@ type history struct {
 }
 
 type sample struct {
-	sent   int64 // when the primary was asked (mono)
-	offset int64 // what it had at least then
+	sent int64 // when the primary was asked (mono)
+	progress
 }
+
+// progress is how much of which replication history a server has.
+type progress struct {
+	history string // the replication id, empty before Redis 4
+	offset  int64
+}
+
+// reaches reports whether who is at p has everything that q says.
+func (p progress) reaches(q progress) bool { return p.history == q.history && p.offset >= q.offset }
 
 // note keeps what the primary has answered.
 func (h *history) note(s sample) {
@@ -50,30 +60,31 @@ func (h *history) miss() {
 	h.silent = true
 }
 
-// reached returns the moment up to which a replica at offset, asked at sent, has everything; ok is false when
-// there is none. A primary that does not answer is taken to have written nothing since
-// it last did: there is nobody else to compare with.
-func (h *history) reached(offset, sent int64) (at int64, ok bool) {
+// reached returns the moment up to which a replica at p, asked at sent, is proven to have everything, and the one from which its lag
+// counts; ok is false when there is none. They differ while the primary does not answer: it is taken to have written nothing since it
+// last did, because there is nobody else to compare with.
+func (h *history) reached(p progress, sent int64) (proven, from int64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	last := len(h.samples) - 1
-	if h.silent && (last < 0 || h.samples[last].offset <= offset) {
-		return sent, true
-	}
 	for i := last; i >= 0; i-- {
-		if h.samples[i].offset <= offset {
-			return h.samples[i].sent, true
+		switch s := h.samples[i]; {
+		case !p.reaches(s.progress):
+		case h.silent && i == last:
+			return s.sent, sent, true
+		default:
+			return s.sent, s.sent, true
 		}
 	}
-	return 0, false
+	return 0, sent, h.silent && last < 0
 }
 
 // replication is a server's INFO replication, as far as it matters.
 type replication struct {
 	primary bool
 	syncing bool // a replica that has no data set, or an old one that is being replaced
-	offset  int64
-	slaves  []string // addresses of a primary's replicas, ascending
+	progress
+	slaves []string // addresses of a primary's replicas, ascending
 }
 
 func parseReplication(r reply) (replication, error) {
@@ -81,7 +92,7 @@ func parseReplication(r reply) (replication, error) {
 	if err != nil {
 		return replication{}, err
 	}
-	rep := replication{offset: -1}
+	rep := replication{progress: progress{offset: -1}}
 	var own, applied int64 = -1, -1
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -90,6 +101,8 @@ func parseReplication(r reply) (replication, error) {
 			rep.primary = value == "master"
 		case "master_sync_in_progress":
 			rep.syncing = value != "0"
+		case "master_replid":
+			rep.history = value
 		case "master_repl_offset":
 			own, _ = strconv.ParseInt(value, 10, 64)
 		case "slave_repl_offset":
@@ -162,14 +175,15 @@ func (d *Discovery) feel(ctx context.Context, shard cluster.Shard, n *cluster.No
 				h.miss()
 			}
 		case primary:
-			h.note(sample{sent, rep.offset})
+			h.note(sample{sent, rep.progress})
 			n.Pulse.Renew(sent + h.lag)
 			if d.opts.Backend.Mode == cluster.Standalone && !sameAddrs(shard.Replicas, rep.slaves) {
 				d.Refresh("the replicas of " + n.Addr + " have changed") // nobody else tells
 			}
 		case !rep.syncing:
-			if at, ok := h.reached(rep.offset, sent); ok {
-				n.Pulse.Renew(at + h.lag)
+			if proven, from, ok := h.reached(rep.progress, sent); ok {
+				n.Pulse.Prove(proven)
+				n.Pulse.Renew(from + h.lag)
 			}
 		}
 		if err == nil {

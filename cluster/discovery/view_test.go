@@ -357,39 +357,54 @@ func FuzzParseNodes(f *testing.F) {
 
 func TestHistory(t *testing.T) {
 	h := &history{lag: 100}
-	reached := func(offset, sent, want int64) {
+	const id = "one"
+	reachedIn := func(history string, offset, sent, proven, from int64) {
 		t.Helper()
-		at, ok := h.reached(offset, sent)
+		gotProven, gotFrom, ok := h.reached(progress{history, offset}, sent)
 		if !ok {
-			at = -1
+			gotProven, gotFrom = -1, -1
 		}
-		if at != want {
-			t.Errorf("a replica at %d is good until %d, want %d", offset, at, want)
+		if gotProven != proven || gotFrom != from {
+			t.Errorf("a replica at %d of %q has everything up to %d and is good from %d, want %d, %d", offset, history, gotProven, gotFrom, proven, from)
 		}
 	}
+	reached := func(offset, sent, want int64) {
+		t.Helper()
+		reachedIn(id, offset, sent, want, want)
+	}
+	note := func(sent int64, history string, offset int64) { h.note(sample{sent, progress{history, offset}}) }
 	reached(5, 10, -1) // nothing is known yet
-	h.note(sample{sent: 10, offset: 5})
-	h.note(sample{sent: 50, offset: 7})
+	note(10, id, 5)
+	note(50, id, 7)
 	reached(4, 60, -1)
 	reached(5, 60, 10)
 	reached(6, 60, 10)
 	reached(9, 60, 50) // written since: more than can be proven
-	h.note(sample{sent: 120, offset: 7})
+	note(120, id, 7)
 	reached(6, 130, -1) // the sample of 10 is too old to be of use
 	reached(7, 130, 120)
-	h.miss() // then the replica has all there is
-	reached(7, 900, 900)
+	h.miss() // then the replica has all there is, as far as anybody knows
+	reachedIn(id, 7, 900, 120, 900)
 	reached(6, 900, -1)
-	h.note(sample{sent: 910, offset: 8})
+	reachedIn("another", 7, 900, -1, -1)
+	note(910, id, 8)
 	reached(7, 920, -1)
+	note(930, "two", 1) // the primary was restarted, and the replica does not know
+	reachedIn(id, 8, 940, 910, 910)
+	reachedIn("two", 1, 940, 930, 930)
+	h.miss()
+	reachedIn(id, 9, 950, 910, 910) // of the new history it has nothing
+	h = &history{lag: 100}
+	h.miss()
+	reachedIn(id, 1, 20, 0, 20) // a primary that was never heard
 }
 
 func TestParseReplication(t *testing.T) {
 	for text, want := range map[string]replication{
-		"role:master\r\nslave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0\r\nslave1:ip=::1,port=7,state=wait_bgsave,offset=0,lag=0\r\nslave2:ip=10.0.0.3,port=0,state=online\r\nmaster_repl_offset:42\r\n": {
-			primary: true, offset: 42, slaves: []string{"10.0.0.2:6379", "[::1]:7"},
+		"role:master\r\nmaster_replid:one\r\nslave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0\r\nslave1:ip=::1,port=7,state=wait_bgsave,offset=0,lag=0\r\nslave2:ip=10.0.0.3,port=0,state=online\r\nmaster_repl_offset:42\r\n": {
+			primary: true, progress: progress{"one", 42}, slaves: []string{"10.0.0.2:6379", "[::1]:7"},
 		},
-		"role:slave\r\nmaster_sync_in_progress:1\r\nslave_read_repl_offset:9\r\nslave_repl_offset:7\r\nslave_priority:100\r\nmaster_repl_offset:9\r\n": {syncing: true, offset: 7},
+		"role:slave\r\nmaster_sync_in_progress:1\r\nslave_read_repl_offset:9\r\nslave_repl_offset:7\r\nslave_priority:100\r\nmaster_repl_offset:9\r\n": {syncing: true, progress: progress{offset: 7}},
 	} {
 		if got, err := parseReplication(reply{val: text}); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)

@@ -15,11 +15,15 @@ type counter struct {
 	// guarded by the ledger's mu
 	acked   int // increments that were acknowledged
 	unknown int // increments whose fate nobody knows
+	loose   int // of the acknowledged ones, those that Redis may lose
 }
 
 // ledger collects what clients have seen.
 type ledger struct {
-	counters []*counter // static
+	// static
+	counters []*counter // incremented by INCR
+	watched  []*counter // incremented by WATCH, GET, MULTI, SET, EXEC
+	queues   []*queue
 
 	// guarded by mu
 	mu       sync.Mutex
@@ -29,14 +33,37 @@ type ledger struct {
 	faults   []string // of the proxy
 }
 
-// storm says for which keys errors are excused.
-type storm struct {
-	shard int  // of this shard
-	on    bool // at all
-	all   bool // of every shard
+func newLedger(s stage) *ledger {
+	b := &ledger{refusals: map[string]int{}}
+	n := s.shards()
+	for i := range n * perShard {
+		b.counters = append(b.counters, &counter{key: keyOf("count", n, i%n, i/n), shard: i % n})
+	}
+	for i := range n {
+		b.watched = append(b.watched, &counter{key: keyOf("watched", n, i, 0), shard: i})
+		b.queues = append(b.queues, newQueue(keyOf("queue", n, i, 0), i))
+	}
+	return b
 }
 
-func (s storm) excuses(shard int) bool { return s.on && (s.all || s.shard == shard) }
+// storm says for which keys errors are excused, and what else Redis does not keep.
+type storm struct {
+	shard  int  // of this shard
+	on     bool // at all
+	all    bool // of every shard
+	lossy  bool // what is acknowledged may be lost
+	moving bool // replicas may deny keys, which are on their way
+
+	number    int // of the storms up to now
+	lastLossy int // number of the last one that was lossy
+}
+
+func (s storm) excuses(shard int) bool { return s.on && (s.all || s.shard == shard || shard < 0) }
+
+// loose reports whether Redis may have lost what was acknowledged between before and now.
+func loose(before, now storm) bool {
+	return before.lossy || now.lossy || now.lastLossy > before.number
+}
 
 // maxFaults is how many faults are kept; the first ones tell the story.
 const maxFaults = 20
@@ -58,16 +85,26 @@ func (b *ledger) weather() storm {
 func (b *ledger) setWeather(s storm) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	s.number, s.lastLossy = b.storm.number, b.storm.lastLossy
+	if s.on {
+		s.number++
+	}
+	if s.lossy {
+		s.lastLossy = s.number
+	}
 	b.storm = s
 }
 
-// served counts an acknowledged command; c is nil if it did not count.
-func (b *ledger) served(c *counter) {
+// served counts an answered command. c, unless nil, was incremented by it, loosely or for good.
+func (b *ledger) served(c *counter, loose bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.replies++
 	if c != nil {
 		c.acked++
+	}
+	if c != nil && loose {
+		c.loose++
 	}
 }
 
@@ -79,17 +116,41 @@ func (b *ledger) doubt(c *counter) {
 }
 
 // refused counts an error reply.
-func (b *ledger) refused(reply string, c *counter) {
+func (b *ledger) refused(reply string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.replies++
 	b.refusals[kindOf(reply)]++
-	if c != nil && fateUnknown(reply) {
-		c.unknown++
-	}
 }
 
-func fateUnknown(reply string) bool { return strings.Contains(reply, "fate unknown") }
+// refusedWith is how many errors of a kind there were.
+func (b *ledger) refusedWith(word string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for kind, count := range b.refusals {
+		if strings.Contains(kind, word) {
+			n += count
+		}
+	}
+	return n
+}
+
+func (b *ledger) answered() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.replies
+}
+
+// failed reports whether clients have seen what they should not.
+func (b *ledger) failed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.faults) > 0
+}
+
+func isError(reply string) bool { return reply[0] == '-' }
+
+func fateUnknown(reply string) bool { return isError(reply) && strings.Contains(reply, "fate unknown") }
 
 // kindOf is an error line without what differs from one to the next.
 func kindOf(reply string) string {
@@ -105,9 +166,10 @@ func kindOf(reply string) string {
 // audit compares a counter with its value; nobody increments it any more.
 func (b *ledger) audit(c *counter, value int) {
 	b.mu.Lock()
-	acked, unknown := c.acked, c.unknown
+	acked, unknown, loose := c.acked, c.unknown, c.loose
 	b.mu.Unlock()
-	if value < acked || value > acked+unknown {
-		b.fault("counter %s of shard %d is %d, but %d increments were acknowledged and the fate of %d is unknown", c.key, c.shard, value, acked, unknown)
+	if value < acked-loose || value > acked+unknown {
+		b.fault("counter %s of shard %d is %d, but %d increments were acknowledged (%d of them while Redis may lose them) and the fate of %d is unknown",
+			c.key, c.shard, value, acked, loose, unknown)
 	}
 }

@@ -18,16 +18,20 @@ const few = 40
 // clients work. Nobody sees an error, and all increments add up.
 func TestReshardingByRedisCLI(t *testing.T) {
 	t.Parallel()
-	r := startRig(t)
-	for i, c := range r.book.counters {
-		if c.shard == 0 {
-			c.key = keyAmong(few, i)
+	c := startCluster(t)
+	r := newRig(t, c)
+	for i, counter := range r.book.counters {
+		if counter.shard == 0 {
+			counter.key = keyAmong(few, i)
 		}
 	}
-	r.crowd.start(clients)
+	r.service(everywhere)
+	r.book.setWeather(storm{moving: true})
+	r.begin()
 	r.await(500)
-	seed := r.c.Nodes[1].Addr
-	newcomer := r.c.StartStranger()
+	r.announce()
+	seed := c.Nodes[1].Addr
+	newcomer := c.StartStranger()
 	id := func(n *clustertest.Redis) string { return n.Text("CLUSTER", "MYID") }
 	steps := []struct {
 		name  string
@@ -35,14 +39,14 @@ func TestReshardingByRedisCLI(t *testing.T) {
 		slots int // that the newcomer has then; -1: any number
 	}{
 		{"add-node", []string{"add-node", newcomer.Addr, seed}, 0},
-		{"reshard", []string{"reshard", seed, "--cluster-from", id(r.master(0)), "--cluster-to", id(newcomer), "--cluster-slots", strconv.Itoa(few), "--cluster-yes"}, few},
+		{"reshard", []string{"reshard", seed, "--cluster-from", id(c.master(0)), "--cluster-to", id(newcomer), "--cluster-slots", strconv.Itoa(few), "--cluster-yes"}, few},
 		{"rebalance", []string{"rebalance", seed, "--cluster-weight", id(newcomer) + "=0.02"}, -1},
 		{"rebalance to nothing", []string{"rebalance", seed, "--cluster-weight", id(newcomer) + "=0"}, 0},
 		{"del-node", []string{"del-node", seed, id(newcomer)}, -1},
 	}
 	for _, s := range steps {
 		clustertest.Await(t, "redis-cli to be content", func() error {
-			for _, n := range r.c.Nodes {
+			for _, n := range c.Nodes {
 				if view := n.Text("CLUSTER", "NODES"); s.name != "add-node" && !strings.Contains(view, id(newcomer)) || strings.Contains(view, "handshake") {
 					return fmt.Errorf("%s sees\n%s", n.Addr, view)
 				}
@@ -61,19 +65,21 @@ func TestReshardingByRedisCLI(t *testing.T) {
 			break
 		}
 		clustertest.Await(t, "the cluster to agree after "+s.name, func() error {
-			if n := slotsOf(r.c.Nodes[1], id(newcomer)); n != s.slots && s.slots >= 0 {
+			if n := slotsOf(c.Nodes[1], id(newcomer)); n != s.slots && s.slots >= 0 {
 				return fmt.Errorf("%d slots, want %d\n%s", n, s.slots, out)
 			}
 			return nil
 		})
-		r.c.AwaitOK()
+		c.AwaitOK()
 		r.await(100)
 	}
 	newcomer.Stop()
 	r.await(300)
-	r.crowd.stop()
-	r.settle()
-	t.Logf("%d replies; errors: %v; %.0f redirects followed", r.book.replies, r.book.refusals, r.proxy.Metric("cosky_proxy_redirects_total"))
+	r.announce()
+	r.finish()
+	for _, f := range r.fronts {
+		t.Logf("%.0f redirects followed by %s", f.Metric("cosky_proxy_redirects_total"), f.name)
+	}
 }
 
 // keyAmong is the i-th key of the form "few…" in the first n slots.

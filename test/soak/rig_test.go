@@ -5,15 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"cosky-proxy/cluster/clustertest"
-	"cosky-proxy/cluster/slot"
 	"cosky-proxy/test/harness"
 )
 
@@ -37,8 +34,6 @@ func run(m *testing.M) int {
 }
 
 const (
-	clients  = 12
-	shards   = 3
 	perShard = 3 // counters
 
 	timeout = 3 * time.Second // upstream.timeout of the proxy: longer than a busy machine stands still
@@ -48,215 +43,152 @@ const (
 	hung = 2*timeout + 6*time.Second
 )
 
-// durable Redis forgets nothing that it has acknowledged when it is killed: replies are sent after
-// the operating system has taken the log.
-var durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
-
-// How long servers of a cluster wait for each other before they elect another master. One that a
-// busy machine holds up is no dead one, and an election that nobody meant to happen loses writes.
-const (
-	calm  = 20 * time.Second
-	hasty = 1500 * time.Millisecond
-)
-
-// rig is a proxy in front of a cluster, with the clients that use it.
+// rig is proxies in front of a stage, with the clients that use them.
 type rig struct {
-	t     *testing.T
-	c     *clustertest.Cluster
-	proxy *harness.Proxy
-	book  *ledger
-	crowd *crowd
+	t        *testing.T
+	stage    stage
+	fronts   []*front
+	book     *ledger
+	crowd    *crowd
+	audience *audience
 }
 
-func startRig(t *testing.T) *rig {
+// front is one of the proxies.
+type front struct {
+	*harness.Proxy
+	name     string
+	replicas bool // they answer reads, too
+
+	idle   usage     // before it had clients
+	memory []float64 // in the course of the run
+}
+
+// newRig starts proxies without clients.
+func newRig(t *testing.T, s stage) *rig {
 	t.Helper()
-	r := &rig{t: t, c: clustertest.StartCluster(t, shards, 1, append([]string{"--cluster-require-full-coverage", "no"}, durable...)...)}
-	r.patience(calm)
-	r.proxy = binary.Start(t, "--backend", "redis-cluster://"+strings.Join(r.c.Addrs()[:shards], ","), "--loops", "2", "--upstream.timeout", timeout.String())
-	r.book = &ledger{refusals: map[string]int{}}
-	for i := range shards * perShard {
-		r.book.counters = append(r.book.counters, &counter{key: keyOf("count", i%shards, i/shards), shard: i % shards})
+	r := &rig{t: t, stage: s, book: newLedger(s)}
+	r.open("the proxy")
+	if s.replicas() > 0 {
+		r.open("the proxy that reads from replicas", "--upstream.read_from", "replica_preferred", "--upstream.read_your_writes", "true", "--upstream.max_replica_lag", "1s")
+		r.fronts[1].replicas = true
 	}
-	r.crowd = &crowd{t: t, front: r.proxy.Addr, book: r.book, patience: hung}
+	r.crowd = &crowd{t: t, fronts: r.fronts, book: r.book}
 	return r
 }
 
-// keyOf is the i-th key of the form "prefix…" of a shard.
-func keyOf(prefix string, shard, i int) string {
-	for j := 0; ; j++ {
-		key := prefix + strconv.Itoa(j)
-		if int(slot.Of([]byte(key)))*shards/slot.Count != shard {
-			continue
-		}
-		if i--; i < 0 {
-			return key
-		}
-	}
-}
-
-func (r *rig) patience(d time.Duration) {
+func (r *rig) open(name string, args ...string) {
 	r.t.Helper()
-	for _, n := range r.c.Nodes {
-		if n.Running() {
-			n.Do("CONFIG", "SET", "cluster-node-timeout", d.Milliseconds())
-		}
-	}
+	common := []string{"--backend", r.stage.url(), "--loops", "2", "--upstream.timeout", timeout.String(), "--upstream.reconnect_backoff_max", "500ms"}
+	r.fronts = append(r.fronts, &front{Proxy: binary.StartEarly(r.t, append(common, args...)...), name: name})
 }
 
-// master is the server that has the keys of a shard.
-func (r *rig) master(shard int) *clustertest.Redis {
-	return r.c.OwnerOfSlot(shard * slot.Count / shards)
+// begin lets clients in.
+func (r *rig) begin() {
+	for _, f := range r.fronts {
+		f.idle = usageOf(f.Proxy)
+	}
+	r.audience = gather(r.crowd, r.stage.shards())
+	r.crowd.start()
+}
+
+// startRig is newRig with clients who are served.
+func startRig(t *testing.T, s stage) *rig {
+	t.Helper()
+	r := newRig(t, s)
+	r.service(everywhere)
+	r.begin()
+	return r
 }
 
 // during lets f happen while commands on the keys of a shard may fail, and waits until they do not any more.
 func (r *rig) during(what string, shard int, f func()) {
 	r.t.Helper()
-	r.book.setWeather(storm{shard: shard, on: true})
+	r.storm(fmt.Sprintf("%s of shard %d", what, shard), storm{shard: shard, on: true}, f)
+}
+
+// storm lets f happen, with what it excuses, and waits until commands are executed again.
+func (r *rig) storm(what string, s storm, f func()) {
+	r.t.Helper()
+	r.book.setWeather(s)
 	begun := time.Now()
 	f()
 	done := time.Now()
-	probe := clustertest.Dial(r.t, r.proxy.Addr)
-	defer probe.Close()
-	clustertest.Await(r.t, "service after "+what, func() error {
-		for i := range shards {
-			if got := probe.Do("SET", keyOf("probe", i, 0), "x"); got != "+OK\r\n" {
-				return errors.New(got)
-			}
-		}
-		return nil
-	})
-	// What was sent in the storm may still be answered.
+	r.service(everywhere)
+	r.clear()
+	r.t.Logf("%s: %v, service %v later", what, done.Sub(begun).Round(time.Millisecond), time.Since(done).Round(time.Millisecond))
+}
+
+// clear makes good weather when what was sent before has been answered.
+func (r *rig) clear() {
 	release := r.crowd.hold()
 	r.book.setWeather(storm{})
 	release()
-	r.t.Logf("%s of shard %d: %v, service %v later", what, shard, done.Sub(begun).Round(time.Millisecond), time.Since(done).Round(time.Millisecond))
 }
 
-// replicated waits until the replica of a master has executed everything that the master has.
-func (r *rig) replicated(master *clustertest.Redis, shard int) {
+func everywhere(int) bool { return true }
+
+// service waits until every proxy executes commands on the keys of some shards, on every loop: a loop may find out later than
+// another that a server is back.
+func (r *rig) service(where func(shard int) bool) {
 	r.t.Helper()
-	conn := master.Client().Conn()
+	n := r.stage.shards()
+	for _, f := range r.fronts {
+		probes := make([]*clustertest.Conn, 6) // the loop with the fewest clients gets the next one
+		for i := range probes {
+			probes[i] = clustertest.Dial(r.t, f.Addr)
+		}
+		clustertest.Await(r.t, "service by "+f.name, func() error {
+			for i := range len(probes) * n {
+				if shard := i % n; where(shard) {
+					if got := probes[i/n].Do("SET", keyOf("probe", n, shard, 0), "x"); got != "+OK\r\n" {
+						return errors.New(got)
+					}
+				}
+			}
+			return nil
+		})
+		for _, p := range probes {
+			p.Close()
+		}
+	}
+}
+
+// await waits until clients have got n more replies.
+func (r *rig) await(n int) {
+	r.t.Helper()
+	from := r.book.answered()
+	clustertest.Await(r.t, "clients to go on", func() error {
+		if now := r.book.answered(); now < from+n && !r.book.failed() {
+			return fmt.Errorf("%d of %d", now-from, n)
+		}
+		return nil
+	})
+}
+
+// finish sends the clients away and compares what is there with what they know of it.
+func (r *rig) finish() {
+	r.t.Helper()
+	r.crowd.stop()
+	r.audience.stop()
+	conn := clustertest.Dial(r.t, r.fronts[0].Addr)
 	defer conn.Close()
-	ctx := context.Background()
-	if err := conn.Set(ctx, keyOf("marker", shard, 0), "x", 0).Err(); err != nil {
-		r.t.Fatalf("cannot write to %s: %v", master.Addr, err)
+	for _, c := range append(append([]*counter(nil), r.book.counters...), r.book.watched...) {
+		reply := conn.Do("EVAL", "return tonumber(redis.call('GET', KEYS[1]) or 0)", "1", c.key)
+		value, err := strconv.Atoi(reply[1 : len(reply)-2])
+		if err != nil {
+			r.t.Fatalf("counter %s: %q", c.key, reply)
+		}
+		r.book.audit(c, value)
 	}
-	if n, err := conn.Wait(ctx, 1, clustertest.Deadline).Result(); n < 1 || err != nil {
-		r.t.Fatalf("no replica of %s has what it has: %d, %v", master.Addr, n, err)
+	for _, q := range r.book.queues {
+		left, err := r.stage.master(q.shard).Client().LRange(context.Background(), q.key, 0, -1).Result()
+		if err != nil {
+			r.t.Fatalf("queue %s: %v", q.key, err)
+		}
+		q.audit(r.book, left)
 	}
-}
-
-// blow is a fault, with the shard that it hits.
-type blow struct {
-	name string
-	do   func(r *rig, shard int)
-}
-
-const longFreeze = "a freeze beyond the timeout"
-
-var blows = []blow{
-	{"a slot moves", func(r *rig, shard int) {
-		to := r.master((shard + 1) % shards)
-		key := r.book.counters[shard+shards*rand.IntN(perShard)].key
-		from := r.c.OwnerOf(key)
-		sl := r.c.SlotOf(key)
-		r.c.BeginMigrate(sl, to)
-		r.c.MigrateKeys(sl, to, 2)
-		r.c.MigrateKeys(sl, to, 0)
-		r.c.FinishMigrate(sl, to)
-		r.c.AwaitOK()
-		r.c.MoveSlot(sl, from)
-		r.c.AwaitOK()
-		r.awaitMap(key)
-	}},
-	{"CLUSTER FAILOVER", func(r *rig, shard int) {
-		r.patience(hasty)
-		r.c.Failover(r.c.ReplicasOf(r.master(shard))[0])
-		r.patience(calm)
-	}},
-	{"CLIENT KILL", func(r *rig, shard int) {
-		r.during("CLIENT KILL", shard, func() { r.master(shard).DoErr("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") })
-	}},
-	{"kill -9 and restart", func(r *rig, shard int) {
-		r.during("kill -9 and restart", shard, func() {
-			r.master(shard).Restart()
-			r.c.AwaitOK()
-			r.patience(calm)
-		})
-	}},
-	{"a short freeze", func(r *rig, shard int) { // within the timeout: nobody sees an error
-		m := r.master(shard)
-		m.Freeze()
-		time.Sleep(timeout / 4)
-		m.Thaw()
-	}},
-	{longFreeze, func(r *rig, shard int) {
-		r.during("a freeze", shard, func() {
-			m := r.master(shard)
-			m.Freeze()
-			time.Sleep(timeout + timeout/2)
-			m.Thaw()
-		})
-	}},
-	{"kill -9 of a master", func(r *rig, shard int) {
-		r.during("kill -9 and succession", shard, func() {
-			r.succeed(shard, (*clustertest.Redis).Stop, (*clustertest.Redis).Restart)
-		})
-	}},
-	{"a freeze with succession", func(r *rig, shard int) {
-		r.during("a freeze with succession", shard, func() {
-			r.succeed(shard, (*clustertest.Redis).Freeze, (*clustertest.Redis).Thaw)
-		})
-	}},
-}
-
-// awaitMap waits until the proxy knows who has a key. If the one who had it were frozen before it could say MOVED, what
-// was sent there would share its fate.
-func (r *rig) awaitMap(key string) {
-	r.t.Helper()
-	redirects := func() float64 { return r.proxy.Metric("cosky_proxy_redirects_total") }
-	clustertest.Await(r.t, "no more redirects", func() error {
-		before := redirects()
-		for range 4 { // on every loop
-			conn := clustertest.Dial(r.t, r.proxy.Addr)
-			conn.Do("GET", key)
-			conn.Close()
-		}
-		if n := redirects() - before; n > 0 {
-			return fmt.Errorf("%.0f more", n)
-		}
-		return nil
-	})
-}
-
-// succeed takes a master out, lets its replica take over, and brings it back. What it was asked after it had
-// been taken out must not count: it comes back when the proxy has given it up.
-func (r *rig) succeed(shard int, out, back func(*clustertest.Redis)) {
-	m := r.master(shard)
-	r.patience(hasty)
-	heir := r.c.ReplicasOf(m)[0]
-	release := r.crowd.hold()
-	r.replicated(m, shard)
-	out(m)
-	release()
-	clustertest.Await(r.t, "the replica to take over", func() error {
-		if role := heir.InfoField("replication", "role"); role != "master" {
-			return fmt.Errorf("it is a %s", role)
-		}
-		return nil
-	})
-	probe := clustertest.Dial(r.t, r.proxy.Addr)
-	defer probe.Close()
-	promoted := time.Now()
-	clustertest.Await(r.t, "service by the new master", func() error {
-		if got := probe.Do("SET", keyOf("probe", shard, 0), "x"); got != "+OK\r\n" {
-			return errors.New(got)
-		}
-		return nil
-	})
-	r.t.Logf("service %v after the promotion", time.Since(promoted).Round(time.Millisecond))
-	time.Sleep(2 * time.Second) // the proxy has closed every connection to the old master
-	back(m)
-	r.patience(calm)
-	r.c.AwaitOK()
+	for _, f := range r.book.faults {
+		r.t.Error(f)
+	}
+	r.t.Logf("%d replies; errors: %v", r.book.replies, r.book.refusals)
 }

@@ -1,0 +1,112 @@
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
+)
+
+// clusterStage is a cluster of three masters with a replica each.
+type clusterStage struct{ *clustertest.Cluster }
+
+func startCluster(t *testing.T) clusterStage {
+	t.Helper()
+	s := clusterStage{clustertest.StartCluster(t, 3, 1, append([]string{"--cluster-require-full-coverage", "no"}, durable...)...)}
+	s.patience(calm)
+	return s
+}
+
+func (s clusterStage) shards() int   { return 3 }
+func (s clusterStage) replicas() int { return 1 }
+func (s clusterStage) settled()      { s.AwaitOK() }
+
+func (s clusterStage) url() string {
+	return "redis-cluster://" + strings.Join(s.Addrs()[:s.shards()], ",")
+}
+
+func (s clusterStage) master(shard int) *clustertest.Redis {
+	return s.OwnerOfSlot(shard * slot.Count / s.shards())
+}
+
+func (s clusterStage) heir(old *clustertest.Redis) func() error {
+	heir := s.ReplicasOf(old)[0]
+	return func() error { return promoted(heir) }
+}
+
+func (s clusterStage) patience(d time.Duration) {
+	for _, n := range s.Nodes {
+		if n.Running() {
+			n.Do("CONFIG", "SET", "cluster-node-timeout", d.Milliseconds())
+		}
+	}
+}
+
+func (s clusterStage) blows() []blow {
+	return append(append([]blow{
+		{"a slot moves", brief, s.moveSlot},
+		{"CLUSTER FAILOVER", brief, func(_ *rig, shard int) {
+			s.patience(hasty)
+			s.Failover(s.ReplicasOf(s.master(shard))[0])
+			s.patience(calm)
+		}},
+		{"a frozen replica", brief, func(r *rig, shard int) { // what it was asked goes elsewhere
+			replica := s.ReplicasOf(s.master(shard))[0]
+			replica.Freeze()
+			time.Sleep(timeout / 2)
+			replica.Thaw()
+			s.settled()
+		}},
+		{"kill -9 of a replica", brief, func(r *rig, shard int) {
+			replica := s.ReplicasOf(s.master(shard))[0]
+			replica.Stop()
+			r.await(300)
+			replica.Restart()
+			s.settled()
+			s.patience(calm)
+		}},
+	}, nuisances...), successions...)
+}
+
+// moveSlot moves the slot of a counter to another master and back.
+func (s clusterStage) moveSlot(r *rig, shard int) {
+	to := s.master((shard + 1) % s.shards())
+	key := r.book.counters[shard+s.shards()*rand.IntN(perShard)].key
+	from := s.OwnerOf(key)
+	sl := s.SlotOf(key)
+	r.book.setWeather(storm{moving: true})
+	s.BeginMigrate(sl, to)
+	s.MigrateKeys(sl, to, 2)
+	s.MigrateKeys(sl, to, 0)
+	s.FinishMigrate(sl, to)
+	s.AwaitOK()
+	s.MoveSlot(sl, from)
+	s.AwaitOK()
+	s.awaitMap(r, key)
+	r.clear()
+}
+
+// awaitMap waits until the proxies know who has a key. If the one who had it were frozen before it could say MOVED, what
+// was sent there would share its fate.
+func (s clusterStage) awaitMap(r *rig, key string) {
+	r.t.Helper()
+	for _, f := range r.fronts {
+		redirects := func() float64 { return f.Metric("cosky_proxy_redirects_total") }
+		clustertest.Await(r.t, "no more redirects", func() error {
+			before := redirects()
+			for range 4 { // on every loop
+				conn := clustertest.Dial(r.t, f.Addr)
+				conn.Do("GET", key)
+				conn.Close()
+			}
+			if n := redirects() - before; n > 0 {
+				return fmt.Errorf("%.0f more", n)
+			}
+			return nil
+		})
+	}
+}
