@@ -73,7 +73,7 @@ type Upstream struct {
 	TLS                 UpstreamTLS
 	AddressMap          []string      // "announced=reachable": where servers are that are not where they say; see AddressPairs
 	ConnectTimeout      time.Duration // connecting and logging in
-	Timeout             time.Duration // reply of an ordinary command
+	Timeout             time.Duration // of an ordinary command, until its reply begins
 	MaxPins             int           // private connections per loop
 	MaxConnecting       int           // of them, those that are being opened at once
 	QueueLimit          Bytes         // requests waiting on one lane

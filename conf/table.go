@@ -62,7 +62,7 @@ func options(c *Config) []option {
 		choice("upstream.tls.min_version", &ut.MinVersion, []string{"1.2", "1.3"}, "oldest version of TLS to use with the backend"),
 		addressMap("upstream.address_map", &up.AddressMap, "where servers are reached that announce another address, host:port=host:port or host=host; off: where they say"),
 		duration("upstream.connect_timeout", &up.ConnectTimeout, 10*time.Millisecond, time.Hour, "connecting and logging in to a node"),
-		duration("upstream.timeout", &up.Timeout, 10*time.Millisecond, day, "waiting for an ordinary command's reply"),
+		duration("upstream.timeout", &up.Timeout, 10*time.Millisecond, day, "what an ordinary command may take, waiting included, until its reply begins"),
 		number("upstream.max_pins", &up.MaxPins, 0, 1_000_000, "private connections per loop (WATCH, blocking commands, large requests)"),
 		number("upstream.max_connecting", &up.MaxConnecting, 1, 100_000, "of them, those that are being opened at once"),
 		size("upstream.queue_limit", &up.QueueLimit, 64*KB, 64*GB, "requests that wait on one shared connection before its clients are held back"),

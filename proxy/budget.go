@@ -48,7 +48,7 @@ func (s *session) requestBytes() int {
 }
 
 // fill notes that the session may hold something from now on. A budget looks at such
-// sessions only: tens of thousands that are idle cost it nothing.
+// sessions only, and so does keepTime: tens of thousands that are idle cost nothing.
 func (s *session) fill() {
 	if !s.filled {
 		s.enlist()
@@ -60,11 +60,11 @@ func (s *session) enlist() {
 	s.loop.filled = append(s.loop.filled, s)
 }
 
-// forgetEmpty takes out of l.filled who holds nothing any more.
+// forgetEmpty takes out of l.filled who holds nothing any more, and waits for nothing that has to come in time.
 func (l *loop) forgetEmpty() {
 	kept := l.filled[:0]
 	for _, s := range l.filled {
-		s.filled = !s.closed && (s.wait == waitOutput || len(s.holding) > 0 || s.backlog()+s.requestBytes() > 0)
+		s.filled = !s.closed && (s.timed() || s.wait == waitOutput || len(s.holding) > 0 || s.backlog()+s.requestBytes() > 0)
 		if s.filled {
 			kept = append(kept, s)
 		}

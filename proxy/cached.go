@@ -241,6 +241,7 @@ func (l *loop) joinable(f *nearcache.Fetch, startedAt int64) bool {
 
 func (f *fetch) join(r *request) {
 	r.sess.fetching++
+	r.awaits = awaitsFetch
 	f.waiters.push(r)
 }
 
@@ -485,6 +486,7 @@ func (f *fetch) tooLateFor(r *request, e *nearcache.Entry) bool {
 func (l *loop) askLater(r *request, f *fetch) {
 	if g, _ := l.fetches.of(&f.question); g != nil {
 		r.sess.fetching++
+		r.awaits = awaitsFetch
 		g.waiters.pushFront(r)
 		return
 	}
@@ -498,6 +500,7 @@ func (f *fetch) leave() fifo {
 	for r := waiters.head; r != nil; r = r.laneNext {
 		if r.sess != nil {
 			r.sess.fetching--
+			r.awaits = awaitsNothing
 		}
 	}
 	return waiters

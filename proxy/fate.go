@@ -13,9 +13,8 @@ import (
 //	written, and only reads              sent again as well: it does no harm to read twice
 //	written, and may have had effects    nobody knows, and the client is told so: never sent again
 //
-// What is sent again keeps its place among the requests of its client (loop.again, loop.later),
-// and is given up when upstream.timeout has passed since it was sent first. The reply to a request that
-// was given up can reach nobody: its connection is closed.
+// What is sent again keeps its place among the requests of its client (loop.again, loop.later). Nothing is when
+// upstream.timeout has passed since its command was dispatched first: deadline.go ends it wherever it is then.
 
 // ending is why a connection ends.
 type ending struct {
@@ -43,7 +42,7 @@ func (ln *lane) broken(err error) ending {
 // overdue is the end of a connection on which nothing comes.
 func (ln *lane) overdue() ending {
 	return ending{
-		line:    fmt.Sprintf("ERR cosky-proxy timed out after %s waiting for backend %s", ln.loop.srv.opts.Upstream.Timeout, ln.node.addr),
+		line:    ln.loop.timeoutLine(ln.node.addr),
 		written: true, again: true,
 	}
 }
@@ -117,16 +116,13 @@ func (l *loop) sendAgain(ln *lane, r *request, raw []byte) bool {
 	return n.hopeful(l.now()) && l.later(r)
 }
 
-// expired reports whether r has been on its way for so long that it must not be sent again. A command
-// that blocks has no such limit.
+// expired reports whether r has been on its way for so long that it must not be sent again. The time of a command
+// that blocks begins with the trouble.
 func (l *loop) expired(r *request) bool {
-	if r.deadline == 0 {
-		r.deadline = r.sentAt + int64(l.srv.opts.Upstream.Timeout)
-		if r.private || r.sentAt == 0 {
-			r.deadline = l.now() + int64(l.srv.opts.Upstream.Timeout)
-		}
+	if r.since == 0 {
+		r.since = l.now()
 	}
-	return l.now() >= r.deadline
+	return l.now()-r.since >= int64(l.srv.opts.Upstream.Timeout)
 }
 
 // watchesOnly reports whether nothing but watched keys is lost with ln: EXEC finds out, other requests may go any way.

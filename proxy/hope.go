@@ -11,7 +11,7 @@ import (
 // within seconds. So what it has not been sent yet is not refused at once: it waits for the new master, or for
 // the old one's return, until upstream.timeout after the trouble began. Everybody waits out the same
 // trouble once: commands that come later are refused at once, until the node, or its successor,
-// is in service. One Redis alone has no successor, so there commands are refused at once.
+// is in service. The time of each goes on meanwhile (deadline.go). One Redis alone has no successor, so there commands are refused at once.
 
 // hopeful reports whether a node that is out of service may still be, or be replaced, in time.
 func (n *node) hopeful(now int64) bool { return n.loop.resends && now < n.breaker.hopeUntil }
@@ -24,10 +24,10 @@ func (s *session) unserved(slot uint16, cause string) (done bool) {
 	case none == errUnbound && l.unowned.note(l.now(), l.patience()):
 		l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
 		l.ownerless = append(l.ownerless, s)
-		return !s.pause(waitNode)
+		return !s.holdUp(waitNode, cause)
 	case none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()):
 		n.hoping = append(n.hoping, s)
-		return !s.pause(waitNode)
+		return !s.holdUp(waitNode, cause)
 	}
 	s.refuse(cause)
 	return true

@@ -45,7 +45,7 @@ func (s *session) inquire(name []byte) bool {
 	r.sink, r.resp3 = &inquiry{s, known}, s.resp3
 	l.enc = resp.AppendCommandBytes(l.enc[:0], [][]byte{[]byte("COMMAND"), []byte("INFO"), known})
 	ln.send(r, l.enc)
-	return s.pause(waitInquiry)
+	return s.holdUp(waitInquiry, l.timeoutLine(n.addr))
 }
 
 // deliver has the session look again. Post keeps the order: a table that knows the
@@ -58,8 +58,10 @@ func (q *inquiry) deliver(l *loop, r *request, reply []byte) {
 	}
 	l.release(r)
 	l.nl.Post(func() {
-		q.sess.inquired = true
-		q.sess.resume()
+		if s := q.sess; s.wait == waitInquiry { // else it has not waited for so long
+			s.inquired = true
+			s.resume()
+		}
 	})
 }
 

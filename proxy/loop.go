@@ -180,6 +180,7 @@ func (l *loop) tick() {
 		}
 	}
 	l.wakeOwnerless()
+	l.keepTime(now)
 	if l.reader != nil {
 		l.reader.Tick(now)
 		l.rewarm(now)

@@ -48,7 +48,7 @@ func (s *session) muted() bool {
 
 // fade ends what was to last for one command only (Redis' resetClient).
 func (s *session) fade() {
-	s.questions = questions{}
+	s.questions, s.heldUp = questions{}, nil
 	if s.permit != nil {
 		s.surrender()
 	}

@@ -329,8 +329,11 @@ func (g *passGuard) consult(s *session, about matter, ask func(q *question)) (re
 		s.fleeting = true
 		ask(q)
 	}
+	if !q.answered && s.overdue() {
+		q.refusal, q.answered = s.heldUp.line, true
+	}
 	if !q.answered {
-		s.pause(waitVerdict)
+		s.holdUp(waitVerdict, g.loop.timeoutLine(""))
 		return "", nil, false
 	}
 	s.questions.pass(q)

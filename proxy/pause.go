@@ -137,6 +137,9 @@ func (l *loop) unsuspend() {
 	}
 	l.paused = pauseState{}
 	for _, s := range delayed { // also of those who have gone: their requests have to end
+		for r := s.delayed.head; r != nil; r = r.laneNext { // a pause is none of their time
+			r.since, r.place().since = l.now(), l.now()
+		}
 		l.repeatDelayed(s)
 	}
 	for _, s := range held {
@@ -154,6 +157,7 @@ func (s *session) suspended(cmd *command.Command, args [][]byte) bool {
 		return false
 	}
 	p.held = append(p.held, s)
+	s.heldUp = nil // the time of its command begins anew
 	return s.pause(waitPause)
 }
 

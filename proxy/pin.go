@@ -44,7 +44,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 		l.concernUnknown(e, cmd)
 	}
 	r := l.newRequest(s, cmd)
-	r.slot, r.keyed, r.private = t.slot, t.keyed, true
+	r.slot, r.keyed, r.private, r.since = t.slot, t.keyed, true, 0
 	r.raw = append(r.raw[:0], raw...)
 	// A write that waits for ever must not keep reads of its keys from the cache
 	// for ever: it only counts once it has happened, at its reply.

@@ -20,7 +20,7 @@ func (s *session) noRoom(ln *lane) (done bool) {
 	l := s.loop
 	if !ln.jammed(l.now()) {
 		ln.waiting = append(ln.waiting, s)
-		return !s.pause(waitLane)
+		return !s.holdUp(waitLane, l.timeoutLine(ln.node.addr))
 	}
 	l.stats.QueueFull++
 	s.refuse(fmt.Sprintf("BUSY cosky-proxy: the queue to backend %s is full (upstream.queue_limit), and it has taken nothing for %s", ln.node.addr, l.srv.opts.Upstream.QueueTimeout))

@@ -16,6 +16,8 @@ import (
 // left its lane and carries its own bytes.
 func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 	switch {
+	case r.place().late:
+		return false
 	case r.block != nil:
 		return r.block.intercept(l, ln, r, string(reply[1:len(reply)-2]))
 	case r.alone && !r.private, onlyQueued(r):
@@ -236,10 +238,10 @@ const (
 // sends nothing new meanwhile, and what it has sent already waits for r where that is
 // still possible (see behind), so that nothing overtakes it.
 func (l *loop) later(r *request) bool {
-	if len(r.raw) == 0 || l.expired(r) {
+	if len(r.raw) == 0 || l.expired(r) || l.now() >= l.lastTry(r) {
 		return false
 	}
-	wait := min(repeatFirst<<min(r.pauses, 8), repeatMax)
+	wait := min(repeatFirst<<min(r.pauses, 8), repeatMax, time.Duration(l.lastTry(r)-l.now()))
 	r.pauses = min(r.pauses+1, 200)
 	l.stats.Retries++
 	s := r.client()
@@ -248,6 +250,7 @@ func (l *loop) later(r *request) bool {
 		return true
 	}
 	s.exclusive = true
+	s.fill()
 	s.delayed.push(r)
 	if delays := s.delays; s.delayed.len == 1 {
 		l.nl.AfterFunc(wait, func() {

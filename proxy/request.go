@@ -14,13 +14,22 @@ const (
 	replyReady                     // complete, held in buf until its turn
 )
 
+// awaiting is what of the near-cache's a request waits for. Its session counts those that do.
+type awaiting uint8
+
+const (
+	awaitsNothing awaiting = iota
+	awaitsFetch
+	awaitsView
+)
+
 // request is one command on its way: a place in its client's reply queue and,
 // while it is in flight, a place in its lane's queue. Requests are pooled per
 // loop and never leave it.
 //
 // Ownership: a request belongs to its session's FIFO until its reply has been
 // written, and to its lane's FIFO until the reply has arrived. When the client
-// goes first, sess becomes nil and the lane's side releases it; requests of the
+// goes first, or does not wait any more (deadline.go), sess becomes nil and the lane's side releases it; requests of the
 // proxy itself (fetches, heartbeats, handshakes) never have a session.
 type request struct {
 	sess      *session         // whose reply this is; nil: nobody's any more
@@ -41,7 +50,7 @@ type request struct {
 	seq       uint64           // order of sending on this loop; of a request that others are sent for, the last of theirs; 0: not known
 	arrived   int64            // when its last byte had been read (mono); of those in a session's queue
 	sentAt    int64            // when it was queued on a lane (mono)
-	deadline  int64            // when retrying ends (mono); 0: not retried yet
+	since     int64            // when its command was dispatched first (mono), see deadline.go; 0: it has all the time
 	limit     int              // bytes of the reply a sink takes; beyond, the reply is dropped and overrun set
 	index     int32            // meaning belongs to the sink: position among a scatter's children, phase of a fetch
 	slot      uint16           // hash slot of its keys
@@ -49,6 +58,7 @@ type request struct {
 	pauses    uint8            // repeats after a pause so far
 	from      source           // who may answer it
 	state     replyState
+	awaits    awaiting
 	origin    string // address of the node whose reply is being delivered, or which was asked last; who answers instead, see slowlog.go
 	alone     bool   // part of a block or of a pin's state: never sent again by itself
 	private   bool   // belongs on a pin
@@ -58,6 +68,7 @@ type request struct {
 	keyed     bool   // slot is meaningful: redirects and repeats find the owner by it
 	barrier   bool   // its effects are not known: wait for the invalidation streams before answering
 	overrun   bool
+	late      bool // its time is over: its client is told, its reply reaches nobody, and it is not sent again
 	renews    bool // it renews an instance: views are brought up to date before its reply is seen
 	mute      bool // its client does not want the reply
 	hushes    bool // its client gets no message before its reply has been written
@@ -102,6 +113,9 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	}
 	r.sess, r.cmd, r.hotEpoch = s, cmd, l.hotEpoch
 	if s != nil {
+		if r.since = l.now(); s.heldUp != nil {
+			r.since = s.heldUp.since
+		}
 		r.mute = s.muted()
 		r.resp3, r.db, r.as, r.bulk = s.resp3, s.db, s.as, s.bulky
 		r.permit, s.permit = s.permit, nil

@@ -87,10 +87,8 @@ func (s *session) scan(cmd *command.Command, args [][]byte, _ []byte) bool {
 	s.exclusive = true
 	e := l.effect.reset()
 	l.concernUnknown(e, cmd)
-	sw := &sweep{
-		parent: s.openParent(cmd, e), at: router.ParseCursor(number), want: countOf(args[2:]),
-		deadline: l.now() + int64(l.srv.opts.Upstream.Timeout),
-	}
+	sw := &sweep{parent: s.openParent(cmd, e), at: router.ParseCursor(number), want: countOf(args[2:])}
+	sw.deadline = l.lastTry(sw.parent)
 	for _, a := range args[2:] {
 		sw.args = append(sw.args, bytes.Clone(a))
 	}

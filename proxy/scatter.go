@@ -328,7 +328,7 @@ func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 
 // adopt makes c the request for the part number i.
 func (sc *scatter) adopt(l *loop, c *request, i int) {
-	c.sink, c.index, c.limit = sc, int32(i), l.srv.opts.Clients.MaxRequest
+	c.sink, c.index, c.limit, c.since = sc, int32(i), l.srv.opts.Clients.MaxRequest, sc.parent.since
 	c.takeKey(sc.parent.laneKey())
 	c.caching = sc.parent.caching
 }

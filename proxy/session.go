@@ -85,13 +85,15 @@ type session struct {
 	wroteAt   int64   // when its last write was certainly answered (mono), unanswered, or 0; known only where replicas are read from
 	patient   bool    // its pin executes a blocking command: no timeout
 	holding   []*lane // lanes that are not read because this client does not take its replies
+	slowAt    int64   // when a tick last found it behind with reading (mono)
 	closed    bool
-	closing   bool   // QUIT or a protocol error: close once everything is written
-	inquired  bool   // the backend has said what it knows of the next command
-	eof       bool   // the client has shut down its sending side
-	bulky     bool   // it moves much, see bulk.go
-	bulkyTill int64  // mono
-	moved     uint64 // bytes to and from it at the last tick
+	closing   bool    // QUIT or a protocol error: close once everything is written
+	inquired  bool    // the backend has said what it knows of the next command
+	heldUp    *heldUp // its next command waits for the backend; nil: it does not
+	eof       bool    // the client has shut down its sending side
+	bulky     bool    // it moves much, see bulk.go
+	bulkyTill int64   // mono
+	moved     uint64  // bytes to and from it at the last tick
 	lastSeen  int64
 	kept      int // bytes of its names, and of those of its subscriptions
 
@@ -234,6 +236,9 @@ func (s *session) dispatch(req *resp.Request) bool {
 	l := s.loop
 	if s.mustWait() {
 		return false
+	}
+	if s.heldUp != nil && s.outOfTime(req.Args) {
+		return true
 	}
 	raw := req.Raw
 	if req.Inline {

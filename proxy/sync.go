@@ -26,16 +26,15 @@ type barrier struct {
 	since int64 // when the command arrived (mono)
 
 	// owned by loop
-	r       *request       // nil: answered
-	timer   *netloop.Timer // nil: no timeout
+	r       *request // nil: answered
+	timer   *netloop.Timer
 	missing int
 	problem string
 }
 
-// synchroniseAll answers COSKY.SYNC [timeout], in milliseconds; none and 0: as long as it takes.
-// That is bounded: a stream that stays silent is given up.
+// synchroniseAll answers COSKY.SYNC [timeout], in milliseconds; none and 0: upstream.timeout.
 func (s *session) synchroniseAll(cmd *command.Command, args [][]byte, _ []byte) bool {
-	var timeout time.Duration
+	timeout := s.loop.srv.opts.Upstream.Timeout
 	switch {
 	case len(args) > 2:
 		s.refuse(cmd.ArityError())
@@ -50,7 +49,9 @@ func (s *session) synchroniseAll(cmd *command.Command, args [][]byte, _ []byte) 
 			s.refuse("ERR timeout is negative")
 			return true
 		}
-		timeout = time.Duration(ms) * time.Millisecond
+		if ms > 0 {
+			timeout = time.Duration(ms) * time.Millisecond
+		}
 	}
 	if s.loop.cache == nil { // nothing is served from memory
 		return s.ok(cmd)
@@ -59,12 +60,11 @@ func (s *session) synchroniseAll(cmd *command.Command, args [][]byte, _ []byte) 
 	if !ready {
 		return false
 	}
+	r.since = 0 // it has a time of its own
 	b := &barrier{loop: s.loop, since: mono.Now(), r: r}
-	if timeout > 0 {
-		b.timer = s.loop.nl.AfterFunc(timeout, func() {
-			b.finish(fmt.Sprintf("ERR COSKY.SYNC timed out after %d ms: an invalidation stream has not answered", timeout.Milliseconds()))
-		})
-	}
+	b.timer = s.loop.nl.AfterFunc(timeout, func() {
+		b.finish(fmt.Sprintf("ERR COSKY.SYNC timed out after %d ms: an invalidation stream has not answered", timeout.Milliseconds()))
+	})
 	b.start()
 	return true
 }
@@ -126,9 +126,7 @@ func (b *barrier) finish(problem string) {
 		return
 	}
 	b.r = nil
-	if b.timer != nil {
-		b.timer.Stop()
-	}
+	b.timer.Stop()
 	if problem == "" {
 		b.loop.keep(r, replyOK)
 		return

@@ -97,7 +97,7 @@ func (tx *transaction) spareReplies(l *loop) {
 // prepare puts in force what tx subscribes to. False: EXEC has to wait.
 func (s *session) prepare(tx *transaction) bool {
 	if tx.sub.asked {
-		return tx.sub.ready || !s.pause(waitTopics)
+		return tx.sub.ready || !s.awaitTopics()
 	}
 	var ids []topicID
 	for i := range tx.own {
@@ -109,11 +109,13 @@ func (s *session) prepare(tx *transaction) bool {
 	tx.sub.asked = true
 	s.hushed++
 	s.loop.hub.audience(s.as).want(ids, func(topics []*topic, cause string) { s.prepared(tx, topics, cause) })
-	return tx.sub.ready || !s.pause(waitTopics)
+	return tx.sub.ready || !s.awaitTopics()
 }
 
+func (s *session) awaitTopics() bool { return s.holdUp(waitTopics, s.loop.timeoutLine("")) }
+
 func (s *session) prepared(tx *transaction, topics []*topic, cause string) {
-	if s.closed {
+	if s.closed || s.tx != tx { // it has not waited for so long
 		return
 	}
 	if cause == "" && slices.ContainsFunc(topics, (*topic).gone) {

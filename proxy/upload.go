@@ -67,7 +67,7 @@ func (s *session) beginUpload(b []byte) int {
 	}
 	s.patient = true
 	r := l.newRequest(s, cmd)
-	r.slot, r.keyed, r.private, r.alone = t.slot, t.keyed, true, true
+	r.slot, r.keyed, r.private, r.alone, r.since = t.slot, t.keyed, true, true, 0
 	l.begin(r, l.uploadEffect(cmd, args))
 	s.enqueue(r)
 	r.head = append(r.head[:0], b[:min(len(b), maxHead)]...)
@@ -169,6 +169,9 @@ func (s *session) feed(b []byte) int {
 		if u.pin != nil {
 			u.pin.giveBack()
 			u.pin.lastRead = l.now()
+			if s.tail != nil { // else it has been answered already
+				s.tail.since = l.now()
+			}
 		}
 		if r := s.head; r != nil {
 			r.arrived, r.length = l.now(), u.size

@@ -155,6 +155,7 @@ func (s *session) readView(sc *lua.Script, cmd *command.Command, args [][]byte, 
 	s.enqueue(r)
 	s.fetching++
 	s.viewing++
+	r.awaits = awaitsView
 	s.exclusive = true // what comes next might be answered from memory with something older
 	l.sendForView(r, newViewQuestion(q, sc, raw))
 	return true
@@ -187,6 +188,7 @@ func (l *loop) viewed(r *request, e *nearcache.Entry) {
 	}
 	r.sess.fetching--
 	r.sess.viewing--
+	r.awaits = awaitsNothing
 	if e != nil {
 		l.deliverEntry(r, e)
 		return
