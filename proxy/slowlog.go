@@ -82,6 +82,7 @@ const (
 // clip is a text of which only the beginning is kept.
 type clip struct {
 	size int // of the whole
+	n    int // bytes of kept that are its
 	kept [maxClip]byte
 }
 
@@ -90,11 +91,10 @@ const maxClip = 128
 
 // setClip keeps the beginning of a text that has size bytes.
 func setClip[T string | []byte](c *clip, text T, size int) {
-	copy(c.kept[:], text)
-	c.size = size
+	c.n, c.size = copy(c.kept[:], text), size
 }
 
-func (c *clip) text() string { return string(c.kept[:min(c.size, maxClip)]) }
+func (c *clip) text() string { return string(c.kept[:c.n]) }
 
 // shown is the text in full, or as Redis shows one that is too long.
 func (c *clip) shown() string { return clipped(c.text(), c.size) }
@@ -174,7 +174,7 @@ func (s *session) leaveUnread(rest int) {
 // noteSlow notes r, which took at least l.slow.after and is answered with reply, of which there is the beginning.
 func (l *loop) noteSlow(r *request, reply []byte) {
 	s := r.sess
-	if r.cmd == nil || r.arrived == 0 || asksToWait(r) {
+	if r.cmd == nil || r.arrived == 0 || leftOut(r) {
 		return
 	}
 	from := r.origin
@@ -193,10 +193,10 @@ func (l *loop) noteSlow(r *request, reply []byte) {
 	}
 }
 
-// asksToWait: how long the command takes is what the client wants.
-func asksToWait(r *request) bool {
+// leftOut: how long the command takes is what its client wants, or it would change what it looks at.
+func leftOut(r *request) bool {
 	switch r.cmd.Name {
-	case "wait", "waitaof", "cosky.sync":
+	case "wait", "waitaof", "cosky.sync", "proxy|slowlog":
 		return true
 	}
 	return r.private && r.cmd.Has(command.Blocking)
