@@ -157,6 +157,7 @@ func (n *node) forget(ln *lane) {
 	}
 	if ln.kind == lanePin {
 		n.loop.pins--
+		n.loop.srv.pins.Add(-1)
 		n.dropIdle(ln)
 	}
 	if ln.kind == laneFetch {
@@ -199,7 +200,11 @@ func (n *node) private(s *session, key laneKey) (ln *lane, cause string) {
 	if l.pins >= l.srv.opts.Upstream.MaxPins {
 		return nil, l.errNoPins()
 	}
+	if !l.srv.fileLeft() {
+		return nil, errNoFiles
+	}
 	l.pins++
+	l.srv.pins.Add(1)
 	ln = n.open(key, lanePin)
 	ln.owner = s
 	return ln, ""

@@ -86,6 +86,7 @@ type FacadeOptions struct {
 // ClientOptions bound what one client, and all of them together, may occupy.
 type ClientOptions struct {
 	Max              int           // connections; further ones get Redis' error and are closed
+	Files            int64         // descriptors that they and their private connections to the backend may take; 0: any number
 	OutputLimit      int           // bytes of unread replies above which a client's requests are not read on
 	StallTimeout     time.Duration // how long clients that read too slowly may hold up a shared lane, altogether
 	SubscriberLimit  int           // bytes of unread messages above which a subscriber is cut off

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -133,6 +134,38 @@ func heapInUse() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// TestReservedFiles: clients and their private connections do not take the descriptors that lanes need.
+func TestReservedFiles(t *testing.T) {
+	o := proxytest.Options(t, proxytest.Single(clustertest.StartRedis(t).Addr))
+	o.Clients.Files = 4
+	_, addr := proxytest.Start(t, o)
+	blocked, a, b := clustertest.Dial(t, addr), clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+	blocked.Cmd("BLPOP", "q", "0")
+	clustertest.Await(t, "the first client to block", func() error {
+		if list := a.Do("CLIENT", "LIST"); !strings.Contains(list, "flags=b") {
+			return errors.New(list)
+		}
+		return nil
+	})
+	b.Cmd("BLPOP", "q", "0")
+	b.Expect("-ERR cosky-proxy has no file descriptor left for a private backend connection: too many open files (ulimit -n)\r\n")
+	refused := clustertest.Dial(t, addr)
+	refused.Expect("-ERR max number of clients reached\r\n")
+	refused.ExpectClosed()
+	b.Close()
+	clustertest.Await(t, "room for another client", func() error {
+		c := clustertest.Dial(t, addr)
+		defer c.Close()
+		c.Cmd("PING")
+		if reply, err := c.TryReply(clustertest.Deadline); reply != "+PONG\r\n" {
+			return fmt.Errorf("got %q, %v", reply, err)
+		}
+		return nil
+	})
+	a.Do("RPUSH", "q", "e")
+	blocked.Expect("*2\r\n$1\r\nq\r\n$1\r\ne\r\n")
 }
 
 // TestOthersHaveTheirTurn: a client that sends a long pipeline is not served to its end before

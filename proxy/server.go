@@ -55,6 +55,8 @@ type Server struct {
 	commands   atomic.Pointer[vocabulary]
 	hot        atomic.Pointer[hotSet] // the newest one that all loops have; nil: no key is
 	clients    atomic.Int64           // connected
+	refused    atomic.Int64           // connected, to be told that there are too many
+	pins       atomic.Int64           // private connections of clients, open on all loops
 	nextID     atomic.Int64
 	slowID     atomic.Int64 // of the next entry of the slow log
 	fetchLanes atomic.Int64 // open on all loops; 0: nothing can be cached
@@ -279,14 +281,17 @@ const errMaxClients = "-ERR max number of clients reached\r\n"
 
 // place chooses the loop of a new client: the one with the fewest. It runs on the
 // acceptors' goroutines.
-func (s *Server) place() (*netloop.Loop, func(*netloop.Conn) netloop.Handler) {
+func (s *Server) place() netloop.Place {
 	if s.draining.Load() {
-		return nil, nil
+		return netloop.Place{}
+	}
+	if !s.fileLeft() { // it must not even linger
+		s.rejected.Add(1)
+		return netloop.Place{}
 	}
 	if s.clients.Add(1) > int64(s.opts.Clients.Max) {
 		s.clients.Add(-1)
-		n := s.rejected.Add(1)
-		return s.loops[n%uint64(len(s.loops))].nl, turnAway
+		return s.turnAway()
 	}
 	best := s.loops[0]
 	for _, l := range s.loops[1:] {
@@ -296,23 +301,38 @@ func (s *Server) place() (*netloop.Loop, func(*netloop.Conn) netloop.Handler) {
 	}
 	best.load.Add(1)
 	id := s.nextID.Add(1) // here, so that ids are in the order of connecting
-	return best.nl, func(c *netloop.Conn) netloop.Handler { return best.welcome(c, id) }
+	return netloop.Place{
+		Loop:    best.nl,
+		Welcome: func(c *netloop.Conn) netloop.Handler { return best.welcome(c, id) },
+		Lost: func() {
+			best.load.Add(-1)
+			s.clients.Add(-1)
+		},
+	}
 }
 
 // turnedAway is a client for which there is no room. A loop has it, so that its error reaches
 // it whatever it sends meanwhile.
-type turnedAway struct{}
+type turnedAway struct{ srv *Server }
 
-func turnAway(c *netloop.Conn) netloop.Handler {
-	c.Out = append(c.Reserve(len(errMaxClients)), errMaxClients...)
-	c.CloseAfterFlush()
-	return turnedAway{}
+func (s *Server) turnAway() netloop.Place {
+	s.refused.Add(1)
+	n := s.rejected.Add(1)
+	return netloop.Place{
+		Loop: s.loops[n%uint64(len(s.loops))].nl,
+		Welcome: func(c *netloop.Conn) netloop.Handler {
+			c.Out = append(c.Reserve(len(errMaxClients)), errMaxClients...)
+			c.CloseAfterFlush()
+			return turnedAway{s}
+		},
+		Lost: func() { s.refused.Add(-1) },
+	}
 }
 
 func (turnedAway) OnData(b []byte) int { return len(b) }
 func (turnedAway) OnFlushed()          {}
 func (turnedAway) OnEOF()              {}
-func (turnedAway) OnClose(error)       {}
+func (t turnedAway) OnClose(error)     { t.srv.refused.Add(-1) }
 
 // welcome makes the session of a new client.
 func (l *loop) welcome(c *netloop.Conn, id int64) netloop.Handler {

@@ -219,7 +219,7 @@ func proxyOptions(cfg *conf.Config, logger *slog.Logger) proxy.Options {
 		Listen: cfg.Listen, Loops: loops(cfg), Transport: transport(cfg), DrainTimeout: cfg.DrainTimeout, Logger: logger,
 		Backend: proxy.Backend{User: cfg.Backend.User, Password: string(cfg.Backend.Password), DB: cfg.Backend.DB},
 		Clients: proxy.ClientOptions{
-			Max: c.Max, OutputLimit: int(c.OutputLimit), StallTimeout: c.StallTimeout,
+			Max: c.Max, Files: clientFiles(raiseFileLimit(logger)), OutputLimit: int(c.OutputLimit), StallTimeout: c.StallTimeout,
 			SubscriberLimit: int(c.SubscriberLimit), MaxInFlight: c.MaxInFlight,
 			RequestBuffer: int(c.RequestBuffer), MaxRequest: int(c.MaxRequest),
 			IdleTimeout: c.IdleTimeout, HandshakeTimeout: cfg.TLS.HandshakeTimeout, Keepalive: c.TCPKeepalive, BufferMemory: int64(c.BufferMemory),

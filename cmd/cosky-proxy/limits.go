@@ -103,21 +103,30 @@ func raiseFileLimit(logger *slog.Logger) uint64 {
 	return limit.Cur
 }
 
+// reservedFiles are those for lanes, listeners, the control plane and the runtime.
+const reservedFiles = 256
+
+// clientFiles is how many of the files that may be open clients and their pins may take. Where hardly more than
+// the reserve may be, it is half of them.
+func clientFiles(limit uint64) int64 {
+	limit = min(limit, math.MaxInt64)
+	return max(int64(limit-min(reservedFiles, limit/2)), 1)
+}
+
 // checkFileLimit warns when the limit of open files is too low for the configuration.
 func checkFileLimit(cfg *conf.Config, limit uint64, logger *slog.Logger) {
 	if need := filesNeeded(cfg); limit < need {
-		logger.Warn("the limit of open files is too low for the configuration, should every client come and hold a private backend connection: raise ulimit -n, or lower clients.max or upstream.max_pins",
-			"limit", limit, "needed", need, "clients.max", cfg.Clients.Max, "upstream.max_pins", cfg.Upstream.MaxPins)
+		logger.Warn("the limit of open files is too low for the configuration: should so many clients come, or hold private backend connections, the last ones are turned away; raise ulimit -n, or lower clients.max or upstream.max_pins",
+			"limit", limit, "needed", need, "left_for_clients", clientFiles(limit), "clients.max", cfg.Clients.Max, "upstream.max_pins", cfg.Upstream.MaxPins)
 	}
 }
 
 // filesNeeded counts one descriptor per client, one for its pin as far as there may be
-// so many, and some for lanes, listeners, the control plane and the runtime.
+// so many, and the reserve.
 func filesNeeded(cfg *conf.Config) uint64 {
-	const rest = 256
 	loops := cfg.Loops
 	if loops == 0 {
 		loops = runtime.GOMAXPROCS(0)
 	}
-	return uint64(cfg.Clients.Max + min(loops*cfg.Upstream.MaxPins, cfg.Clients.Max) + rest)
+	return uint64(cfg.Clients.Max + min(loops*cfg.Upstream.MaxPins, cfg.Clients.Max) + reservedFiles)
 }

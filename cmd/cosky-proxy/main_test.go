@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -250,6 +251,11 @@ func TestLimitsFollowTheConfiguration(t *testing.T) {
 	cfg.Loops, cfg.Clients.Max, cfg.Upstream.MaxPins = 4, 1000, 10
 	if got := filesNeeded(cfg); got != 1000+4*10+256 {
 		t.Errorf("files needed: %d", got)
+	}
+	for limit, want := range map[uint64]int64{20_000: 19_744, 100: 50, 1: 1, math.MaxUint64: math.MaxInt64 - 256} {
+		if got := clientFiles(limit); got != want {
+			t.Errorf("clients may have %d of %d files, want %d", got, limit, want)
+		}
 	}
 	if !isSet([]string{"A=1", "GOGC="}, "GOGC") || isSet([]string{"GOGCX=1"}, "GOGC") {
 		t.Error("isSet is wrong")

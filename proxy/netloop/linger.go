@@ -26,6 +26,9 @@ func (l *Loop) mayLinger() bool {
 	return false
 }
 
+// Lingering returns how many sockets outlive their connections. Any goroutine.
+func (l *Loop) Lingering() int64 { return l.lingering.Load() }
+
 func (l *Loop) lingered() { l.lingering.Add(-1) }
 
 // linger is transport's. What cannot end its output alone is closed at once: a pipe in

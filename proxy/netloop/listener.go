@@ -27,6 +27,9 @@ var (
 // about, so that a lasting one does not spin.
 const acceptPause = 20 * time.Millisecond
 
+// outageEnd is for how long accepting has to work before it is said to work again.
+const outageEnd = time.Second
+
 // ListenOptions configure a listener; the zero value is usable.
 type ListenOptions struct {
 	// KeepAlive is the idle time after which TCP keepalive probes a client.
@@ -65,6 +68,8 @@ type Listener struct {
 	// Owned by the goroutine in Serve.
 	spare  *os.File // a descriptor to give up when there are none left
 	outage bool
+
+	failedAt time.Time // when accept failed last
 
 	// Atomic.
 	accepted, rejected, failures, outages atomic.Uint64
@@ -194,15 +199,26 @@ func (ln *Listener) Stats() ListenerStats {
 	}
 }
 
+// Place is where an accepted connection goes.
+type Place struct {
+	Loop    *Loop               // nil: the client is turned away
+	Welcome func(*Conn) Handler // makes the handler, on the loop and with the connection attached; nil closes it
+	Lost    func()              // called, on any goroutine, if Welcome never will be; nil: nobody is interested
+}
+
+func (p *Place) lost() {
+	if p.Lost != nil {
+		p.Lost()
+	}
+}
+
 // Serve accepts until Close, on the calling goroutine. For each connection it
-// calls pick, there too, which chooses the loop and returns the function that
-// makes the handler; that runs on the loop, with the connection attached. A nil
-// loop turns the client away, a nil handler closes it.
+// calls pick, there too, which chooses its place.
 //
 // Running out of descriptors does not end or spin Serve: clients are then
 // accepted on a spare descriptor, told so by Reject and closed, until there
 // are descriptors again. Such an outage is logged once.
-func (ln *Listener) Serve(pick func() (*Loop, func(*Conn) Handler)) {
+func (ln *Listener) Serve(pick func() Place) {
 	defer ln.dropSpare()
 	for {
 		a, err := ln.acc.accept()
@@ -214,7 +230,7 @@ func (ln *Listener) Serve(pick func() (*Loop, func(*Conn) Handler)) {
 			return
 		case err == nil:
 			ln.endOutage()
-			ln.place(a, pick)
+			ln.place(a, pick())
 		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR):
 			// That client left before its turn; the next may not have.
 		default:
@@ -223,9 +239,9 @@ func (ln *Listener) Serve(pick func() (*Loop, func(*Conn) Handler)) {
 	}
 }
 
-// place gives an accepted connection to the loop that pick chooses.
-func (ln *Listener) place(a accepted, pick func() (*Loop, func(*Conn) Handler)) {
-	loop, newHandler := pick()
+// place gives an accepted connection to the loop that was chosen.
+func (ln *Listener) place(a accepted, p Place) {
+	loop := p.Loop
 	if loop == nil {
 		ln.reject(a, ErrNoLoop)
 		return
@@ -234,6 +250,7 @@ func (ln *Listener) place(a accepted, pick func() (*Loop, func(*Conn) Handler)) 
 	case loop.arriving <- struct{}{}:
 	case <-ln.closed:
 		a.close()
+		p.lost()
 		return
 	}
 	placed := loop.Post(func() {
@@ -241,10 +258,11 @@ func (ln *Listener) place(a accepted, pick func() (*Loop, func(*Conn) Handler)) 
 		c, err := a.attach(loop, ln.opts.Wrap)
 		if err != nil {
 			loop.opts.Logger.Warn("cannot serve client", "err", err)
+			p.lost()
 			return
 		}
 		loop.call("new connection", func() {
-			if h := newHandler(c); h != nil {
+			if h := p.Welcome(c); h != nil {
 				c.SetHandler(h)
 			}
 		})
@@ -255,6 +273,7 @@ func (ln *Listener) place(a accepted, pick func() (*Loop, func(*Conn) Handler)) 
 	})
 	if !placed {
 		<-loop.arriving
+		p.lost()
 		ln.reject(a, ErrNoLoop)
 		return
 	}
@@ -273,6 +292,7 @@ func (ln *Listener) reject(a accepted, reason error) {
 // away, or waits a moment when that is impossible.
 func (ln *Listener) failed(err error) {
 	ln.failures.Add(1)
+	ln.failedAt = time.Now()
 	if !ln.outage {
 		ln.outage = true
 		ln.outages.Add(1)
@@ -302,12 +322,16 @@ func (ln *Listener) turnAway() bool {
 	return true
 }
 
+// endOutage notes that a client was accepted. Whenever one leaves another is, so that alone is not the end.
 func (ln *Listener) endOutage() {
 	if !ln.outage {
 		return
 	}
-	ln.outage = false
 	ln.holdSpare()
+	if time.Since(ln.failedAt) < outageEnd {
+		return
+	}
+	ln.outage = false
 	ln.log.Info("accepting clients again", "rejected", ln.rejected.Load())
 }
 

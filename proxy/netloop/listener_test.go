@@ -99,7 +99,7 @@ func TestCloseEndsServe(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() {
-		ln.Serve(func() (*Loop, func(*Conn) Handler) { return nil, nil })
+		ln.Serve(func() Place { return Place{} })
 		close(done)
 	}()
 	nc, err := net.Dial("tcp", ln.Addr())
@@ -122,9 +122,10 @@ func TestRejectSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped.Stop()
-	for name, pick := range map[string]func() (*Loop, func(*Conn) Handler){
-		"no loop":      func() (*Loop, func(*Conn) Handler) { return nil, nil },
-		"stopped loop": func() (*Loop, func(*Conn) Handler) { return stopped, echo },
+	lost := make(chan struct{})
+	for name, pick := range map[string]func() Place{
+		"no loop":      func() Place { return Place{} },
+		"stopped loop": func() Place { return Place{Loop: stopped, Welcome: echo, Lost: func() { close(lost) }} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ln, err := Listen("127.0.0.1:0", ListenOptions{
@@ -148,6 +149,7 @@ func TestRejectSaysWhy(t *testing.T) {
 			mustEnd(t, nc)
 		})
 	}
+	recvFrom(t, lost)
 }
 
 func TestHandlerRefusedOrPanicking(t *testing.T) {
@@ -175,7 +177,7 @@ func TestTLSListener(t *testing.T) {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { ln.Serve(func() (*Loop, func(*Conn) Handler) { return e.loop, echo }) })
+		wg.Go(func() { ln.Serve(func() Place { return Place{Loop: e.loop, Welcome: echo} }) })
 		defer wg.Wait()
 		defer ln.Close()
 

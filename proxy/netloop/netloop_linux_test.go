@@ -121,6 +121,18 @@ func TestLateEventMissesTheNextOwner(t *testing.T) {
 	})
 }
 
+// TestAttachFails: whoever has chosen the place hears that it is not taken.
+func TestAttachFails(t *testing.T) {
+	e := newEnv(t, Options{})
+	lost := make(chan struct{})
+	e.ln.place(accepted{-1}, Place{
+		Loop:    e.loop,
+		Welcome: func(*Conn) Handler { t.Error("a descriptor that is none was welcomed"); return nil },
+		Lost:    func() { close(lost) },
+	})
+	recvFrom(t, lost)
+}
+
 const childEnv = "NETLOOP_TEST_EMFILE_CHILD"
 
 // TestOutOfDescriptors runs a server with few descriptors in a child process

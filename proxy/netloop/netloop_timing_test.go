@@ -22,7 +22,7 @@ func BenchmarkEcho(b *testing.B) {
 			}
 			var servers sync.WaitGroup
 			servers.Go(l.Run)
-			servers.Go(func() { ln.Serve(func() (*Loop, func(*Conn) Handler) { return l, echo }) })
+			servers.Go(func() { ln.Serve(func() Place { return Place{Loop: l, Welcome: echo} }) })
 			defer servers.Wait()
 			defer l.Stop()
 			defer ln.Close()
