@@ -34,8 +34,12 @@ func header(o options, peers, missing []candidate) string {
 	if o.generator == benchGenerator {
 		fmt.Fprintf(&b, "- %s cannot send mixtures of commands or connect anew, so these workloads are missing\n", o.generator)
 	}
-	fmt.Fprintf(&b, "- load: %s, %d connections unless said, %d rounds of about %s per front end; one worker thread each\n",
-		o.generator, o.clients, o.rounds, o.roundTime)
+	threads := ""
+	if n := loadThreads(runtime.NumCPU()); o.generator == goGenerator && n > 1 {
+		threads = fmt.Sprintf(" on %d threads", n)
+	}
+	fmt.Fprintf(&b, "- load: %s%s, %d connections unless said, %d rounds of about %s per front end; one worker thread each\n",
+		o.generator, threads, o.clients, o.rounds, o.roundTime)
 	return b.String()
 }
 
