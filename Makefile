@@ -36,7 +36,7 @@ race: tools build ## run all tests under the race detector
 fuzz: ## fuzz every target for FUZZTIME (200000x: that many inputs; or a time such as 1m)
 	@test/fuzz.sh $(FUZZTIME)
 
-bench: build ## measure the proxy against Redis and the proxies found here (20 minutes); ARGS=-h explains
+bench: build ## measure the proxy against Redis and the proxies found here (20 to 30 minutes); ARGS=-h explains
 	@bench/install.sh
 	$(GO) build -o bin/cosky-bench ./bench
 	@exec env PATH="$$PATH:/usr/sbin" bin/cosky-bench $(ARGS)

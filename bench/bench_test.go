@@ -54,6 +54,14 @@ func TestBurstSendsFullPipelines(t *testing.T) {
 	}
 }
 
+func TestLoadThreadsLeaveRoom(t *testing.T) {
+	for processors, want := range map[int]int{1: 1, 2: 1, 4: 1, 6: 2, 8: 4, 16: 4} {
+		if got := loadThreads(processors); got != want {
+			t.Errorf("%d threads on %d processors, want %d", got, processors, want)
+		}
+	}
+}
+
 func TestFirstPrimaryKeysShareASlot(t *testing.T) {
 	w := workload{commands: [][]string{{"GET", small.key()}, {"GET", medium.key()}, {"HGETALL", configKey(spreadTag)}}}
 	want := [][]string{{"GET", "key:{06S}:__rand_int__"}, {"GET", "key:{06S}:4k:__rand_int__"}, {"HGETALL", "bench-{06S}:cfg:app"}}

@@ -17,6 +17,10 @@ if [ -z "$commit" ]; then
 	commit=HEAD~1
 	git diff --quiet HEAD -- || commit=HEAD
 fi
+git rev-parse --quiet --verify "$commit^{commit}" >/dev/null || {
+	echo "cannot compare: there is no commit $commit here (a shallow clone has one commit only: git fetch --unshallow)" >&2
+	exit 1
+}
 
 work=$(mktemp -d)
 trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT

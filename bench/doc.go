@@ -1,7 +1,7 @@
 // Command bench measures cosky-proxy side by side with Redis itself and with
 // other Redis proxies, on one machine, over loopback.
 //
-//	make bench                      # builds bin/cosky-proxy, then the full run: 20 minutes
+//	make bench                      # builds bin/cosky-proxy, then the full run: 20 to 30 minutes
 //	make bench-quick                # the main workloads in under two minutes
 //	make bench ARGS='-out bench/results/NAME'    # a result to check in
 //	go run ./bench -h               # every flag
@@ -15,12 +15,15 @@
 // nutcracker (twemproxy) is looked up in PATH, as are the others; environment variables
 // name those that are elsewhere: NUTCRACKER, PREDIXY, REDIS_CLUSTER_PROXY, CODIS_PROXY,
 // ENVOY. The report names those that are missing. Every front end gets one
-// worker thread, so that the figures compare designs and not core counts.
-// Configuration files of peers are generated in a temporary directory; nothing
-// is left behind, and only processes started here are ever signalled.
+// worker thread, so that the figures compare designs and not core counts, and
+// otherwise its default options, but for the number of clients.
+// Configuration files of peers are generated in a temporary directory; no process
+// is left behind, however the program ends, and only processes started here are
+// ever measured, written to or signalled.
 //
 // Before anything is timed, each front end must give the same answers as Redis
-// to each workload's commands; one that cannot is left out of that workload.
+// to each workload's commands; one that cannot is left out of that workload, and the
+// table says whether it does not support a command or answers wrongly.
 // A calibration run then fixes how many requests fill one round, and warms the
 // connections and the near-cache.
 //
@@ -36,7 +39,8 @@
 // instead of 8.4, pipelined by 16 0.4 instead of 0.6), and since generator, front
 // end and Redis share the cores, throughput comes out 30 to 50 % higher. GET and SET are
 // measured with redis-benchmark, too; with -generator redis-benchmark that is anybody's
-// yardstick for everything that it can send.
+// yardstick for everything that it can send. With six processors or more the load comes from
+// two threads or more, because one would not be faster than two loops of the proxy.
 //
 // # Reading the results
 //
@@ -44,7 +48,8 @@
 // median of the ratios in each round with the least and the greatest, and whether it is met.
 // Then comes a table for each backend:
 //
-//   - ops/s: median of the rounds, with the slowest and the fastest.
+//   - ops/s: median of the rounds, with the slowest and the fastest. What each round has
+//     measured is in a CSV file beside the report.
 //   - vs direct, vs best peer: median of the per-round throughput ratios; above
 //     1 is faster. The best peer is the one with the highest median ops/s in that
 //     row. In a peer's own row the ratio compares it with the best peer.
@@ -65,6 +70,10 @@
 // In the cluster table the direct row is a client that talks to one primary only
 // and asks for keys of its slots; the front ends spread GET and SET over all.
 //
-// Rows "two loops" and "uncounted" are the same proxy with two event loops, and without
-// admin address and counting which keys are read (its other counters cannot be turned off).
+// Rows "two loops" and "uncounted" are the same proxy with two event loops, and without admin
+// address, slow log and counting which keys are read (its other counters cannot be turned off).
+//
+// The last table is about connections that say nothing: 10,000 and 50,000, or as many as the limit
+// of open files allows, in front of one Redis. Each front end has a new process. Heap is
+// cosky-proxy's own account (go_memstats of /metrics, after a collection).
 package main

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -90,10 +91,18 @@ func parseBenchmarkCSV(text string) (loadResult, error) {
 
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
+// loadThreads is how many threads of package load are used: one, unless there are processors enough
+// for two loops of the proxy, Redis and more of them. Otherwise fast front ends would be as fast as
+// the one thread.
+func loadThreads(processors int) int {
+	const others, most = 4, 4
+	return min(max(1, processors-others), most)
+}
+
 // goLoad is the generator of package load.
 func goLoad(ctx context.Context, spec loadSpec) (loadResult, error) {
 	result, err := load.Run(ctx, load.Spec{
-		Addr: loopback(spec.port), Clients: spec.clients, Depth: spec.depth, Requests: spec.requests,
+		Addr: loopback(spec.port), Clients: spec.clients, Threads: loadThreads(runtime.NumCPU()), Depth: spec.depth, Requests: spec.requests,
 		Commands: spec.commands, Keys: spec.keys, Reconnect: spec.reconnect,
 	})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 func header(o options, peers, missing []candidate) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## bench %s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"))
-	fmt.Fprintf(&b, "- machine: %s, %d CPUs, %s memory, %s; load average at start %s\n", cpuModel(), runtime.NumCPU(), memorySize(), firstLine("uname", "-srm"), loadAverage())
+	fmt.Fprintf(&b, "- machine: %s, %d CPUs, %s memory, %s, %s; load average at start %s\n", cpuModel(), runtime.NumCPU(), memorySize(), firstLine("uname", "-srm"), runtime.Version(), loadAverage())
 	fmt.Fprintf(&b, "- Redis: %s\n", firstLine("redis-server", "--version"))
 	for _, c := range o.proxies {
 		fmt.Fprintf(&b, "- %s: %s\n", c.name, firstLine(c.path, "--version"))
@@ -34,8 +34,12 @@ func header(o options, peers, missing []candidate) string {
 	if o.generator == benchGenerator {
 		fmt.Fprintf(&b, "- %s cannot send mixtures of commands or connect anew, so these workloads are missing\n", o.generator)
 	}
-	fmt.Fprintf(&b, "- load: %s, %d connections unless said, %d rounds of about %s per front end; one worker thread each\n",
-		o.generator, o.clients, o.rounds, o.roundTime)
+	threads := ""
+	if n := loadThreads(runtime.NumCPU()); o.generator == goGenerator && n > 1 {
+		threads = fmt.Sprintf(" on %d threads", n)
+	}
+	fmt.Fprintf(&b, "- load: %s%s, %d connections unless said, %d rounds of about %s per front end; one worker thread each\n",
+		o.generator, threads, o.clients, o.rounds, o.roundTime)
 	return b.String()
 }
 

@@ -97,7 +97,7 @@ func parseFlags(args []string) (options, error) {
 		return o.addProxy(s)
 	})
 	fs.BoolVar(&o.quick, "quick", false, "main workloads, 3 short rounds, under two minutes")
-	fs.StringVar(&o.out, "out", "bin/bench", "`directory` for the report (README.md) and its charts; empty: print only")
+	fs.StringVar(&o.out, "out", "bin/bench", "`directory` for the report (README.md), its charts and samples; empty: print only")
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; each measures everything once")
 	fs.DurationVar(&o.roundTime, "round-time", 500*time.Millisecond, "aimed-at length of one burst of load")
 	fs.DurationVar(&o.budget, "budget", 30*time.Minute, "no round starts that would pass this total time")
@@ -213,7 +213,7 @@ func bench(ctx context.Context, o options) error {
 	}
 	defer os.RemoveAll(dir)
 
-	r := &report{header: header(o, peers, missing), charts: map[string]string{}}
+	r := &report{header: header(o, peers, missing), files: map[string]string{}}
 	fmt.Fprint(os.Stderr, r.header)
 	deadline := time.Now().Add(o.budget)
 	var failed []error
@@ -239,7 +239,7 @@ func bench(ctx context.Context, o options) error {
 	if o.out != "" {
 		err := r.write(o.out)
 		if err == nil {
-			fmt.Fprintf(os.Stderr, "the report and its charts are in %s\n", o.out)
+			fmt.Fprintf(os.Stderr, "the report, its charts and samples are in %s\n", o.out)
 		}
 		failed = append(failed, err)
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -16,7 +18,7 @@ type report struct {
 	header   string // in Markdown
 	verdicts []verdict
 	tables   []string          // in Markdown, one for each topology
-	charts   map[string]string // SVG by file name
+	files    map[string]string // charts and samples by file name
 	idle     []holding
 	idleNote string // what kept it from being measured with more connections
 }
@@ -27,10 +29,12 @@ func (r *report) add(e *experiment) {
 	table := e.markdown() + "\n"
 	for _, c := range charts() {
 		file := fmt.Sprintf("%s-%s.svg", e.backend.topology, c.name)
-		r.charts[file] = c.svg(e)
+		r.files[file] = c.svg(e)
 		table += fmt.Sprintf("![%s](%s)\n", c.title, file)
 	}
-	r.tables = append(r.tables, table+fmt.Sprintf("\nLoad average afterwards: %s.\n", loadAverage()))
+	samples := fmt.Sprintf("%s-samples.csv", e.backend.topology)
+	r.files[samples] = e.csv()
+	r.tables = append(r.tables, table+fmt.Sprintf("\n[Every round](%s). Load average afterwards: %s.\n", samples, loadAverage()))
 }
 
 func (r *report) markdown() string {
@@ -48,12 +52,12 @@ func (r *report) markdown() string {
 	return strings.Join(parts, "\n")
 }
 
-// write puts the report and its charts into a directory.
+// write puts the report, its charts and samples into a directory.
 func (r *report) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot write the report: %w", err)
 	}
-	files := maps.Clone(r.charts)
+	files := maps.Clone(r.files)
 	files["README.md"] = r.markdown()
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -65,24 +69,19 @@ func (r *report) write(dir string) error {
 
 // summary is a cell boiled down to what the table shows.
 type summary struct {
-	rate, slowest, fastest     float64 // requests per second
-	frontCPU, backendCPU, load float64 // microseconds per request
-	p50, p99, p999             time.Duration
-	peak                       int64 // of the resident memory, bytes
+	rate             spread  // requests per second
+	frontCPU         spread  // microseconds per request
+	backendCPU, load float64 // the same, median
+	p50, p99, p999   time.Duration
+	peak             int64 // of the resident memory, bytes
 }
 
 func summarize(samples []sample) summary {
-	rates := pick(samples, func(s sample) float64 { return s.rate })
-	perRequest := func(cpu func(sample) time.Duration) float64 {
-		return median(pick(samples, func(s sample) float64 {
-			return float64(cpu(s).Nanoseconds()) / 1e3 / float64(s.requests)
-		}))
-	}
 	sum := summary{
-		rate: median(rates), slowest: slices.Min(rates), fastest: slices.Max(rates),
-		frontCPU:   perRequest(func(s sample) time.Duration { return s.frontCPU }),
-		backendCPU: perRequest(func(s sample) time.Duration { return s.backendCPU }),
-		load:       perRequest(func(s sample) time.Duration { return s.cpu }),
+		rate:       spreadOf(pick(samples, rateOf)),
+		frontCPU:   spreadOf(pick(samples, costOf)),
+		backendCPU: median(pick(samples, func(s sample) float64 { return s.each(s.backendCPU) })),
+		load:       median(pick(samples, func(s sample) float64 { return s.each(s.cpu) })),
 		p50:        time.Duration(median(pick(samples, func(s sample) float64 { return float64(s.p50) }))),
 		p99:        time.Duration(median(pick(samples, p99Of))),
 		p999:       time.Duration(median(pick(samples, func(s sample) float64 { return float64(s.p999) }))),
@@ -104,6 +103,11 @@ func (s spread) times(factor float64) spread {
 	return spread{s.median * factor, s.low * factor, s.high * factor}
 }
 
+// text is the median with the least and the greatest.
+func (s spread) text(of func(float64) string) string {
+	return fmt.Sprintf("%s (%s–%s)", of(s.median), of(s.low), of(s.high))
+}
+
 // ratio is a's figure divided by b's in the same round: what both suffered together
 // cancels out.
 func ratio(a, b []sample, figure func(sample) float64) spread {
@@ -120,7 +124,7 @@ func peakMemory(s sample) float64 { return float64(s.peak) }
 
 // costOf must be the same measure on both sides even if calibration gave them
 // different numbers of requests.
-func costOf(s sample) float64 { return float64(s.frontCPU) / float64(s.requests) }
+func costOf(s sample) float64 { return s.each(s.frontCPU) }
 
 func pick(samples []sample, figure func(sample) float64) []float64 {
 	out := make([]float64, len(samples))
@@ -147,7 +151,7 @@ func (r row) find(want role) *cell {
 		if c.front.role != want || c.err != nil {
 			continue
 		}
-		if best == nil || summarize(c.samples).rate > summarize(best.samples).rate {
+		if best == nil || summarize(c.samples).rate.median > summarize(best.samples).rate.median {
 			best = c
 		}
 	}
@@ -168,7 +172,7 @@ func (r row) of(front *frontEnd) *cell {
 func (e *experiment) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s (%d rounds, %d connections)\n\n", e.backend.topology, e.rounds, e.plan.clients)
-	b.WriteString("| workload | front end | ops/s median (min–max) | ops vs direct | ops vs best peer | CPU µs/op | CPU vs best peer | Redis µs/op | load µs/op | p50 / p99 / p99.9 ms | RSS MiB |\n")
+	b.WriteString("| workload | front end | ops/s median (min–max) | ops vs direct | ops vs best peer | CPU µs/op median (min–max) | CPU vs best peer | Redis µs/op | load µs/op | p50 / p99 / p99.9 ms | RSS MiB |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range e.rows {
 		r.render(&b)
@@ -192,14 +196,38 @@ func (r row) render(b *strings.Builder) {
 			toPeer = fmt.Sprintf("%.2f", ratio(c.samples, rival.samples, rateOf).median)
 			cpuToPeer = fmt.Sprintf("%.2f", ratio(c.samples, rival.samples, costOf).median)
 		}
-		fmt.Fprintf(b, "| %s | %s | %s (%s–%s) | %s | %s | %s | %s | %s | %s | %s / %s / %s | %.1f |\n",
-			r.workload.title(), c.front.name, thousands(s.rate), thousands(s.slowest), thousands(s.fastest),
-			toDirect, toPeer, micros(s.frontCPU), cpuToPeer, micros(s.backendCPU), micros(s.load),
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s / %s / %s | %.1f |\n",
+			r.workload.title(), c.front.name, s.rate.text(thousands),
+			toDirect, toPeer, s.frontCPU.text(micros), cpuToPeer, micros(s.backendCPU), micros(s.load),
 			inMilliseconds(s.p50), inMilliseconds(s.p99), inMilliseconds(s.p999), float64(s.peak)/(1<<20))
 	}
 }
 
 func thousands(rate float64) string { return fmt.Sprintf("%.1f k", rate/1e3) }
+
+// csv lists what each round has measured, for whoever wants other figures than the table's.
+func (e *experiment) csv() string {
+	ms := func(d time.Duration) string {
+		if d == 0 {
+			return "" // not known
+		}
+		return fmt.Sprintf("%.3f", float64(d)/float64(time.Millisecond))
+	}
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	_ = w.Write([]string{"workload", "front end", "round", "requests", "ops/s", "CPU us/op", "Redis us/op", "load us/op", "p50 ms", "p99 ms", "p99.9 ms", "peak RSS bytes"})
+	for _, r := range e.rows {
+		for _, c := range r.cells {
+			for round, s := range c.samples {
+				_ = w.Write([]string{r.workload.title(), c.front.name, strconv.Itoa(round + 1), strconv.Itoa(s.requests), fmt.Sprintf("%.0f", s.rate),
+					micros(s.each(s.frontCPU)), micros(s.each(s.backendCPU)), micros(s.each(s.cpu)),
+					ms(s.p50), ms(s.p99), ms(s.p999), strconv.FormatInt(s.peak, 10)})
+			}
+		}
+	}
+	w.Flush() // into memory, which does not fail
+	return b.String()
+}
 
 // micros keeps three digits of what is small.
 func micros(us float64) string {

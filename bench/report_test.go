@@ -73,17 +73,20 @@ func TestMarkdown(t *testing.T) {
 	}
 	want := `### standalone (1 rounds, 50 connections)
 
-| workload | front end | ops/s median (min–max) | ops vs direct | ops vs best peer | CPU µs/op | CPU vs best peer | Redis µs/op | load µs/op | p50 / p99 / p99.9 ms | RSS MiB |
+| workload | front end | ops/s median (min–max) | ops vs direct | ops vs best peer | CPU µs/op median (min–max) | CPU vs best peer | Redis µs/op | load µs/op | p50 / p99 / p99.9 ms | RSS MiB |
 |---|---|---|---|---|---|---|---|---|---|---|
-| GET 64 B, P=16 | direct | 100.0 k (100.0 k–100.0 k) | – | – | 5.00 | – | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
-| GET 64 B, P=16 | cosky-proxy | 90.0 k (90.0 k–90.0 k) | 0.90 | 1.12 | 8.00 | 0.80 | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
-| GET 64 B, P=16 | slow | 40.0 k (40.0 k–40.0 k) | 0.40 | 0.50 | 20.0 | 2.00 | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
-| GET 64 B, P=16 | fast | 80.0 k (80.0 k–80.0 k) | 0.80 | – | 10.0 | – | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
+| GET 64 B, P=16 | direct | 100.0 k (100.0 k–100.0 k) | – | – | 5.00 (5.00–5.00) | – | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
+| GET 64 B, P=16 | cosky-proxy | 90.0 k (90.0 k–90.0 k) | 0.90 | 1.12 | 8.00 (8.00–8.00) | 0.80 | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
+| GET 64 B, P=16 | slow | 40.0 k (40.0 k–40.0 k) | 0.40 | 0.50 | 20.0 (20.0–20.0) | 2.00 | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
+| GET 64 B, P=16 | fast | 80.0 k (80.0 k–80.0 k) | 0.80 | – | 10.0 (10.0–10.0) | – | 1.00 | 6.00 | 0.50 / 2.00 / 3.00 | 5.0 |
 | GET 64 B, P=16 | broken | not measured: wrong / answer again | | | | | | | | |
 | GET 64 B, P=16 | simple | not supported: ERR unknown command | | | | | | | | |
 `
 	if got := e.markdown(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := e.csv(); !strings.Contains(got, "\n\"GET 64 B, P=16\",slow,1,1000,40000,20.0,1.00,6.00,0.500,2.000,3.000,5242880\n") || strings.Contains(got, "broken") {
+		t.Errorf("got samples\n%s", got)
 	}
 	if err := e.subjectError(); err != nil {
 		t.Errorf("a broken peer counts as our failure: %v", err)
@@ -170,7 +173,7 @@ func TestReportIsWritten(t *testing.T) {
 			},
 		}},
 	}
-	r := &report{header: "## here\n", charts: map[string]string{}, idle: []holding{{front: "new", role: subject, steps: []footprint{{connections: someIdle, rss: 26 << 20}}}}}
+	r := &report{header: "## here\n", files: map[string]string{}, idle: []holding{{front: "new", role: subject, steps: []footprint{{connections: someIdle, rss: 26 << 20}}}}}
 	r.add(e)
 	dir := filepath.Join(t.TempDir(), "results")
 	if err := r.write(dir); err != nil {
@@ -180,7 +183,7 @@ func TestReportIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"## here", "RSS ≤ 25 MiB over none | 26.0 MiB | **missed** |", "(standalone-cpu.svg)", "| new | 10000 | 0.0 | 26.0 | 2.66 |"} {
+	for _, want := range []string{"## here", "RSS ≤ 25 MiB over none | 26.0 MiB | **missed** |", "(standalone-cpu.svg)", "(standalone-samples.csv)", "| new | 10000 | 0.0 | 26.0 | 2.66 |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
@@ -196,7 +199,7 @@ func TestReportIsWritten(t *testing.T) {
 		}
 	}
 	// Five times Redis is beyond the axis, so its value is written.
-	if drawn := r.charts["standalone-throughput.svg"]; !strings.Contains(drawn, ">5</text>") || !strings.Contains(drawn, "GET &lt;64 B&gt;, P=1") {
+	if drawn := r.files["standalone-throughput.svg"]; !strings.Contains(drawn, ">5</text>") || !strings.Contains(drawn, "GET &lt;64 B&gt;, P=1") {
 		t.Errorf("the chart lacks a value beyond its axis or a label:\n%s", drawn)
 	}
 }

@@ -31,6 +31,11 @@ type sample struct {
 	peak       int64         // of the front end's resident memory, bytes
 }
 
+// each is a processor time in microseconds per request.
+func (s sample) each(cpu time.Duration) float64 {
+	return float64(cpu.Nanoseconds()) / 1e3 / float64(s.requests)
+}
+
 // cell collects one front end's samples of one workload, one per round.
 type cell struct {
 	front    *frontEnd

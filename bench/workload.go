@@ -158,7 +158,7 @@ func (l *list) values(name string, command func(size) []string) {
 	l.add(workload{name: title, quick: true}, command(small), 1)
 	l.add(workload{name: title, topology: standalone, quick: true, variants: []string{twoLoops, uncounted}}, command(small), 16)
 	l.add(workload{name: title, topology: cluster, quick: true}, command(small), 16)
-	l.add(workload{name: title, topology: standalone}, command(small), 100)
+	l.add(workload{name: title}, command(small), 100)
 	l.add(workload{name: title, clients: 1}, command(small), 1)
 	l.add(workload{name: title, clients: 1000}, command(small), 1)
 	l.add(workload{name: title, generator: benchGenerator}, command(small), 1, 16)

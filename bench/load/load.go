@@ -4,7 +4,7 @@
 //
 // It behaves like redis-benchmark: a fixed number of connections, each of which
 // sends a pipeline of commands, waits for all replies, and sends the next.
-// What makes it cheaper is what it does not do. One thread serves all
+// What makes it cheaper is what it does not do. A thread serves all its
 // connections with one epoll set that hardly changes, so that a pipeline costs
 // one write, one read and a share of one wait; requests are encoded beforehand;
 // and replies are not parsed: every reply to a command has the same length,
@@ -41,6 +41,7 @@ const (
 type Spec struct {
 	Addr      string     // host:port of the server
 	Clients   int        // connections
+	Threads   int        // that serve them, each a part; 0: one
 	Depth     int        // commands a connection sends before it reads the replies
 	Requests  int        // commands in total, rounded up to full pipelines
 	Commands  [][]string // name and arguments of the commands, which are sent in turn; see Placeholder
@@ -53,7 +54,7 @@ type Spec struct {
 type Result struct {
 	Requests int           // commands answered
 	Elapsed  time.Duration // from the first byte sent to the last received
-	CPU      time.Duration // used by the generator's thread meanwhile
+	CPU      time.Duration // used by the generator's threads meanwhile
 	// Of the time from sending a pipeline, or connecting for it, to its last reply; within 6 %.
 	P50, P99, P999 time.Duration
 }
@@ -162,6 +163,13 @@ const subBuckets = 16
 func (h *histogram) add(d time.Duration) {
 	h.counts[bucketOf(uint64(d))]++
 	h.total++
+}
+
+func (h *histogram) merge(other *histogram) {
+	for bucket, count := range other.counts {
+		h.counts[bucket] += count
+	}
+	h.total += other.total
 }
 
 // bucketOf keeps the four bits after the leading one.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,7 +22,7 @@ const (
 	bindAddressNoPort = 24 // IP_BIND_ADDRESS_NO_PORT
 )
 
-// client is one connection of a run. All fields belong to the run's goroutine.
+// client is one connection of a run. All fields belong to its thread's goroutine.
 type client struct {
 	fd     int       // -1: not connected
 	next   int       // index of the pipeline to send next
@@ -30,17 +32,23 @@ type client struct {
 	armed  bool      // the socket is asked to tell when it takes more
 }
 
-// run is the state of one Run call, owned by its goroutine.
+// run is what the threads of one Run call share.
 type run struct {
 	spec      Spec
 	addr      syscall.Sockaddr
 	pipelines []pipeline
-	epfd      int
-	clients   []client
-	left      int // pipelines not yet sent
-	inFlight  int
-	buf       []byte
-	latency   histogram
+	left      atomic.Int64 // pipelines not yet sent; negative when more were asked for
+}
+
+// thread serves a part of the connections. All fields belong to its goroutine.
+type thread struct {
+	*run
+	epfd     int
+	clients  []client
+	inFlight int
+	buf      []byte
+	latency  histogram
+	cpu      time.Duration
 }
 
 // Run sends spec.Requests commands and returns when the last reply is in, or
@@ -50,44 +58,76 @@ func Run(ctx context.Context, spec Spec) (Result, error) {
 	if err := spec.validate(); err != nil {
 		return Result{}, err
 	}
-	r := &run{
-		spec: spec, epfd: -1, left: (spec.Requests + spec.Depth - 1) / spec.Depth,
-		clients: make([]client, spec.Clients), buf: make([]byte, 256<<10),
-	}
-	for i := range r.clients {
-		r.clients[i] = client{fd: -1, next: i}
-	}
-	defer r.close()
-	if err := r.prepare(ctx); err != nil {
+	r := &run{spec: spec}
+	if err := r.learn(ctx); err != nil {
 		return Result{}, err
 	}
-	total := r.left * spec.Depth
+	pipelines := (spec.Requests + spec.Depth - 1) / spec.Depth
+	r.left.Store(int64(pipelines))
+	threads := r.threads()
+	for _, t := range threads {
+		defer t.close()
+		if err := t.open(); err != nil {
+			return Result{}, err
+		}
+	}
+	began := time.Now()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for _, t := range threads {
+		all.Go(func() {
+			if err := t.serve(ctx); err != nil {
+				cancel(err) // the first error ends the others
+			}
+		})
+	}
+	all.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return Result{}, err
+	}
+	result := Result{Requests: pipelines * spec.Depth, Elapsed: time.Since(began)}
+	var latency histogram
+	for _, t := range threads {
+		result.CPU += t.cpu
+		latency.merge(&t.latency)
+	}
+	result.P50, result.P99, result.P999 = latency.quantile(0.50), latency.quantile(0.99), latency.quantile(0.999)
+	return result, nil
+}
 
+// threads divides the connections.
+func (r *run) threads() []*thread {
+	threads := make([]*thread, min(max(1, r.spec.Threads), r.spec.Clients))
+	for i := range threads {
+		threads[i] = &thread{run: r, epfd: -1, buf: make([]byte, 256<<10)}
+	}
+	for i := range r.spec.Clients {
+		t := threads[i%len(threads)]
+		t.clients = append(t.clients, client{fd: -1, next: i})
+	}
+	return threads
+}
+
+// serve sends and receives until no pipeline is left.
+func (t *thread) serve(ctx context.Context) error {
 	// The thread's CPU clock is only ours while nobody else runs on the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cpuBefore, err := threadCPU()
+	before, err := threadCPU()
 	if err != nil {
-		return Result{}, err
+		return err
 	}
-	began := time.Now()
-	if err := r.loop(ctx); err != nil {
-		return Result{}, err
+	if err := t.loop(ctx); err != nil {
+		return err
 	}
-	elapsed := time.Since(began)
-	cpuAfter, err := threadCPU()
-	if err != nil {
-		return Result{}, err
-	}
-	return Result{
-		Requests: total, Elapsed: elapsed, CPU: cpuAfter - cpuBefore,
-		P50: r.latency.quantile(0.50), P99: r.latency.quantile(0.99), P999: r.latency.quantile(0.999),
-	}, nil
+	after, err := threadCPU()
+	t.cpu = after - before
+	return err
 }
 
-// prepare learns the lengths of the replies, encodes the pipelines and opens the connections,
-// unless each pipeline opens its own.
-func (r *run) prepare(ctx context.Context) error {
+// learn finds out the lengths of the replies and encodes the pipelines.
+func (r *run) learn(ctx context.Context) error {
 	dialer := net.Dialer{Timeout: connectTimeout}
 	conn, err := dialer.DialContext(ctx, "tcp", r.spec.Addr)
 	if err != nil {
@@ -99,45 +139,50 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	r.pipelines = r.spec.pipelines(replies)
-	if r.epfd, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
+	return nil
+}
+
+// open opens the connections, unless each pipeline opens its own.
+func (t *thread) open() (err error) {
+	if t.epfd, err = syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("cannot create epoll set: %w", err)
 	}
-	if r.spec.Reconnect {
+	if t.spec.Reconnect {
 		return nil
 	}
-	for i := range r.clients {
-		if err := r.connect(i); err != nil {
+	for i := range t.clients {
+		if err := t.connect(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) connect(i int) error {
-	fd, err := connect(r.addr)
+func (t *thread) connect(i int) error {
+	fd, err := connect(t.addr)
 	if err != nil {
 		return err
 	}
-	r.clients[i].fd, r.clients[i].armed = fd, false
+	t.clients[i].fd, t.clients[i].armed = fd, false
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("cannot make connection non-blocking: %w", err)
 	}
 	event := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(i)}
-	if err := syscall.EpollCtl(r.epfd, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
+	if err := syscall.EpollCtl(t.epfd, syscall.EPOLL_CTL_ADD, fd, &event); err != nil {
 		return fmt.Errorf("cannot watch connection: %w", err)
 	}
 	return nil
 }
 
-func (r *run) loop(ctx context.Context) error {
-	for i := range r.clients {
-		if err := r.send(i); err != nil {
+func (t *thread) loop(ctx context.Context) error {
+	for i := range t.clients {
+		if err := t.send(i); err != nil {
 			return err
 		}
 	}
-	events := make([]syscall.EpollEvent, min(len(r.clients), 256))
-	for r.inFlight > 0 {
-		n, err := syscall.EpollWait(r.epfd, events, waitMillis)
+	events := make([]syscall.EpollEvent, min(len(t.clients), 256))
+	for t.inFlight > 0 {
+		n, err := syscall.EpollWait(t.epfd, events, waitMillis)
 		if err != nil && err != syscall.EINTR {
 			return fmt.Errorf("cannot wait for replies: %w", err)
 		}
@@ -148,7 +193,7 @@ func (r *run) loop(ctx context.Context) error {
 			continue
 		}
 		for _, event := range events[:n] {
-			if err := r.ready(int(event.Fd), event.Events); err != nil {
+			if err := t.ready(int(event.Fd), event.Events); err != nil {
 				return err
 			}
 		}
@@ -156,41 +201,40 @@ func (r *run) loop(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) ready(i int, events uint32) error {
+func (t *thread) ready(i int, events uint32) error {
 	if events&syscall.EPOLLOUT != 0 {
-		if err := r.write(i); err != nil {
+		if err := t.write(i); err != nil {
 			return err
 		}
 	}
 	if events&^syscall.EPOLLOUT == 0 {
 		return nil
 	}
-	return r.receive(i)
+	return t.receive(i)
 }
 
 // send begins the client's next pipeline, if any is left.
-func (r *run) send(i int) error {
-	if r.left == 0 {
+func (t *thread) send(i int) error {
+	if t.left.Add(-1) < 0 {
 		return nil
 	}
-	r.left--
-	r.inFlight++
-	c := &r.clients[i]
-	p := &r.pipelines[c.next%len(r.pipelines)]
+	t.inFlight++
+	c := &t.clients[i]
+	p := &t.pipelines[c.next%len(t.pipelines)]
 	c.next++
 	c.unsent, c.unread = p.request, p.reply
 	c.began = time.Now()
-	if r.spec.Reconnect {
-		if err := r.connect(i); err != nil {
+	if t.spec.Reconnect {
+		if err := t.connect(i); err != nil {
 			return err
 		}
 	}
-	return r.write(i)
+	return t.write(i)
 }
 
 // write sends as much of the pipeline as the socket takes.
-func (r *run) write(i int) error {
-	c := &r.clients[i]
+func (t *thread) write(i int) error {
+	c := &t.clients[i]
 	n, err := syscall.Write(c.fd, c.unsent)
 	if err == syscall.EAGAIN {
 		n, err = 0, nil
@@ -205,7 +249,7 @@ func (r *run) write(i int) error {
 		if wants {
 			event.Events |= syscall.EPOLLOUT
 		}
-		if err := syscall.EpollCtl(r.epfd, syscall.EPOLL_CTL_MOD, c.fd, &event); err != nil {
+		if err := syscall.EpollCtl(t.epfd, syscall.EPOLL_CTL_MOD, c.fd, &event); err != nil {
 			return fmt.Errorf("cannot watch connection: %w", err)
 		}
 	}
@@ -213,9 +257,9 @@ func (r *run) write(i int) error {
 }
 
 // receive reads what has arrived and, when the pipeline is complete, sends the next.
-func (r *run) receive(i int) error {
-	c := &r.clients[i]
-	n, err := syscall.Read(c.fd, r.buf)
+func (t *thread) receive(i int) error {
+	c := &t.clients[i]
+	n, err := syscall.Read(c.fd, t.buf)
 	if err == syscall.EAGAIN {
 		return nil
 	}
@@ -227,17 +271,17 @@ func (r *run) receive(i int) error {
 	}
 	c.unread -= n
 	if c.unread < 0 {
-		return fmt.Errorf("cannot count replies: %d bytes more than expected, ending in %.80q", -c.unread, r.buf[max(0, n-80):n])
+		return fmt.Errorf("cannot count replies: %d bytes more than expected, ending in %.80q", -c.unread, t.buf[max(0, n-80):n])
 	}
 	if c.unread > 0 {
 		return nil
 	}
-	r.inFlight--
-	r.latency.add(time.Since(c.began))
-	if r.spec.Reconnect {
+	t.inFlight--
+	t.latency.add(time.Since(c.began))
+	if t.spec.Reconnect {
 		c.close()
 	}
-	return r.send(i)
+	return t.send(i)
 }
 
 func (c *client) close() {
@@ -247,12 +291,12 @@ func (c *client) close() {
 	c.fd = -1
 }
 
-func (r *run) close() {
-	for i := range r.clients {
-		r.clients[i].close()
+func (t *thread) close() {
+	for i := range t.clients {
+		t.clients[i].close()
 	}
-	if r.epfd >= 0 {
-		_ = syscall.Close(r.epfd)
+	if t.epfd >= 0 {
+		_ = syscall.Close(t.epfd)
 	}
 }
 

@@ -56,6 +56,7 @@ func TestRunSendsExactlyWhatItReports(t *testing.T) {
 	for _, c := range []struct {
 		name                     string
 		clients, depth, requests int
+		threads                  int
 		want                     int
 		commands                 [][]string
 		reconnect                bool
@@ -65,6 +66,8 @@ func TestRunSendsExactlyWhatItReports(t *testing.T) {
 		{name: "rounded up to a full pipeline", clients: 3, depth: 4, requests: 41, want: 44},
 		{name: "many rounds", clients: 10, depth: 16, requests: 16_000, want: 16_000},
 		{name: "replies of two lengths", clients: 3, depth: 3, requests: 999, want: 999, commands: [][]string{{"GET", Placeholder}, {"SET", "k", "v"}}},
+		{name: "three threads", clients: 10, threads: 3, depth: 16, requests: 16_000, want: 16_000},
+		{name: "more threads than clients", clients: 2, threads: 8, depth: 1, requests: 100, want: 100},
 		{name: "large requests", clients: 2, depth: 2, requests: 8, want: 8, commands: [][]string{{"SET", "k", large}}},
 		{name: "a connection for each", clients: 4, depth: 1, requests: 100, want: 100, reconnect: true},
 	} {
@@ -82,7 +85,7 @@ func TestRunSendsExactlyWhatItReports(t *testing.T) {
 				c.commands = [][]string{{"GET", Placeholder}}
 			}
 			got, err := Run(testContext(t), Spec{
-				Addr: addr, Clients: c.clients, Depth: c.depth, Requests: c.requests,
+				Addr: addr, Clients: c.clients, Threads: c.threads, Depth: c.depth, Requests: c.requests,
 				Commands: c.commands, Keys: 100, Reconnect: c.reconnect,
 			})
 			if err != nil {
