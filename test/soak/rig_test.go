@@ -1,12 +1,12 @@
 package soak
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,11 +181,11 @@ func (r *rig) finish() {
 		r.book.audit(c, value)
 	}
 	for _, q := range r.book.queues {
-		left, err := r.stage.master(q.shard).Client().LRange(context.Background(), q.key, 0, -1).Result()
-		if err != nil {
-			r.t.Fatalf("queue %s: %v", q.key, err)
+		left := conn.Do("EVAL", "return table.concat(redis.call('LRANGE', KEYS[1], 0, -1), ' ')", "1", q.key)
+		if isError(left) {
+			r.t.Fatalf("queue %s: %q", q.key, left)
 		}
-		q.audit(r.book, left)
+		q.audit(r.book, strings.Fields(payload(left)))
 	}
 	for _, f := range r.book.faults {
 		r.t.Error(f)
