@@ -38,6 +38,8 @@ const (
 
 	timeout = 3 * time.Second // upstream.timeout of the proxy: longer than a busy machine stands still
 
+	maxLag = time.Second // upstream.max_replica_lag
+
 	// hung is when a reply is overdue: a command may wait for a new master for one timeout and then for its
 	// answer for another, and machines are slow.
 	hung = 2*timeout + 6*time.Second
@@ -69,7 +71,7 @@ func newRig(t *testing.T, s stage) *rig {
 	r := &rig{t: t, stage: s, book: newLedger(s)}
 	r.open("the proxy")
 	if s.replicas() > 0 {
-		r.open("the proxy that reads from replicas", "--upstream.read_from", "replica_preferred", "--upstream.read_your_writes", "true", "--upstream.max_replica_lag", "1s")
+		r.open("the proxy that reads from replicas", "--upstream.read_from", "replica_preferred", "--upstream.read_your_writes", "true", "--upstream.max_replica_lag", maxLag.String())
 		r.fronts[1].replicas = true
 	}
 	r.crowd = &crowd{t: t, fronts: r.fronts, book: r.book}
