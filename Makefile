@@ -53,7 +53,7 @@ linear: tools ## hunt for reads that break linearizability, LONG=5m for each bac
 	$(GO) test -timeout 0 -count 1 -v -run 'Linearizable|CheckerIsNotBlind' ./test/coherence -long $(or $(LONG),5m)
 
 soak: tools ## let clients work for LONG=10m while all happens that may happen to a cluster, a Sentinel set and one Redis, side by side; ONLY=Cluster, Sentinel or OneRedis
-	$(GO) test -timeout 0 -count 1 -v -run '$(if $(ONLY),Soak$(ONLY),.)' ./test/soak -long $(or $(LONG),10m)
+	$(GO) test -timeout 0 -count 1 -parallel 4 -v -run '$(if $(ONLY),Soak$(ONLY),.)' ./test/soak -long $(or $(LONG),10m)
 
 staleness: tools ## measure how old cached reads are behind writes beside the proxy, LONG=3s for each fault; prints a table
 	$(GO) test -timeout 0 -count 1 -v -run 'Staleness|ProberIsNotBlind' ./test/coherence -long $(or $(LONG),3s)

@@ -55,7 +55,7 @@ func StartSentinel(t TB, args ...string) *SentinelSet {
 
 // hurry makes a sentinel do in tenths of seconds what it usually takes seconds for. It forgets that with a restart.
 func (s *SentinelSet) hurry(r *Redis) {
-	r.DoErr("SENTINEL", "DEBUG", "publish-period", 200, "info-period", 500, "ask-period", 200, "ping-period", 200)
+	r.DoErr("SENTINEL", "DEBUG", "publish-period", 200, "info-period", 500, "ask-period", 200, "ping-period", 200, "tilt-period", 1000)
 }
 
 // Patience sets after how much silence the sentinels that run call the master down.

@@ -1,6 +1,9 @@
 package soak
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestLedgerIsNotBlind: what must not happen is noticed.
 func TestLedgerIsNotBlind(t *testing.T) {
@@ -60,6 +63,8 @@ func TestPipelineIsNotBlind(t *testing.T) {
 		"a number again":                       {master, storm{}, func(c *client) func(string) bool { return c.counts(0) }, ":7\r\n", false},
 		"a read as high as the last increment": {replicas, storm{}, func(c *client) func(string) bool { return c.reaches(0) }, "$1\r\n7\r\n", true},
 		"a read below it":                      {replicas, storm{}, func(c *client) func(string) bool { return c.reaches(0) }, "$1\r\n6\r\n", false},
+		"a read below what others know":        {master, storm{}, func(c *client) func(string) bool { return c.reaches(0) }, "$1\r\n8\r\n", false},
+		"… for less than the lag":              {replicas, storm{}, func(c *client) func(string) bool { return c.reaches(0) }, "$1\r\n8\r\n", true},
 		"a read of nothing":                    {replicas, storm{}, func(c *client) func(string) bool { return c.reaches(0) }, "$-1\r\n", false},
 		"… of a key that moves":                {replicas, storm{moving: true}, func(c *client) func(string) bool { return c.reaches(0) }, "$-1\r\n", true},
 		"… from its master":                    {master, storm{moving: true}, func(c *client) func(string) bool { return c.reaches(0) }, "_\r\n", false},
@@ -70,6 +75,8 @@ func TestPipelineIsNotBlind(t *testing.T) {
 		c1 := newClient(caller{crowd: &crowd{book: &ledger{counters: []*counter{{key: "k"}}}}, front: c.front}, 1)
 		c1.floors[0], c1.own[0].value, c1.own[0].unknown = 7, "b", map[string]bool{"c": true}
 		c1.crowd.book.setWeather(c.storm)
+		c1.crowd.book.mark(c1.crowd.book.counters[0], 9)
+		c1.sent = time.Now()
 		if c.judge(c1)(c.reply) != c.passes {
 			t.Errorf("%s: %q passes: %v", name, c.reply, !c.passes)
 		}

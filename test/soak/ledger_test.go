@@ -2,8 +2,10 @@ package soak
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // counter is a key that clients increment, with what they know of it.
@@ -16,6 +18,43 @@ type counter struct {
 	acked   int // increments that were acknowledged
 	unknown int // increments whose fate nobody knows
 	loose   int // of the acknowledged ones, those that Redis may lose
+	marks   []mark
+}
+
+// mark is the value of a counter that somebody was told of, and when.
+type mark struct {
+	at    time.Time
+	value int
+}
+
+// markedFor is for how long marks are of use: no read takes longer, or may be older.
+const markedFor = hung + maxLag
+
+// mark notes that the counter has just been seen to have a value.
+func (b *ledger) mark(c *counter, value int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if n := len(c.marks); n > 0 && c.marks[n-1].value >= value {
+		return
+	}
+	old := 0
+	for old < len(c.marks)-1 && now.Sub(c.marks[old+1].at) > markedFor {
+		old++
+	}
+	c.marks = append(slices.Delete(c.marks, 0, old), mark{now, value})
+}
+
+// marked is what the counter was known to have reached at some time.
+func (b *ledger) marked(c *counter, at time.Time) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, m := range slices.Backward(c.marks) {
+		if !m.at.After(at) {
+			return m.value
+		}
+	}
+	return 0
 }
 
 // ledger collects what clients have seen.

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 
 	"cosky-proxy/cluster/clustertest"
 )
@@ -15,6 +16,7 @@ type client struct {
 	id   int
 	tags int
 	own  []*ownKey
+	sent time.Time // when the present pipeline was
 
 	floors []int // what each counter is known to have reached, among what Redis does not lose
 }
@@ -63,6 +65,7 @@ func (c *client) round() {
 	for _, s := range steps {
 		raw.WriteString(clustertest.Encode(s.args...))
 	}
+	c.sent = time.Now()
 	if !c.send(raw.String()) {
 		c.undecided(steps)
 		return
@@ -162,27 +165,30 @@ func (c *client) counts(k int) func(string) bool {
 	}
 }
 
-// reaches: a read shows no less than the client's increments. What others have counted it may not show again
-// when replicas answer.
+// reaches: a read shows no less than the client's increments, and no less than what anybody was told before it was
+// sent, or, when replicas answer, maxLag before. (While the master is in trouble there is no such bound.)
 func (c *client) reaches(k int) func(string) bool {
 	return func(reply string) bool {
+		counter := c.crowd.book.counters[k]
+		least, since := c.floors[k], c.sent
+		if c.front.replicas {
+			since = since.Add(-maxLag)
+		}
+		if !c.loose() && !(c.front.replicas && c.excused(counter.shard)) {
+			least = max(least, c.crowd.book.marked(counter, since))
+		}
 		if isNull(reply) {
-			return c.floors[k] == 0 || c.moving()
+			return least == 0 || c.moving()
 		}
 		n, err := strconv.Atoi(payload(reply))
-		if err != nil || n < c.floors[k] {
-			return false
-		}
-		if !c.front.replicas {
-			c.raise(k, n)
-		}
-		return true
+		return err == nil && n >= least
 	}
 }
 
 func (c *client) raise(k, n int) {
 	if !c.loose() {
 		c.floors[k] = n
+		c.crowd.book.mark(c.crowd.book.counters[k], n)
 	}
 }
 

@@ -1,12 +1,12 @@
 package soak
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +37,8 @@ const (
 	perShard = 3 // counters
 
 	timeout = 3 * time.Second // upstream.timeout of the proxy: longer than a busy machine stands still
+
+	maxLag = time.Second // upstream.max_replica_lag
 
 	// hung is when a reply is overdue: a command may wait for a new master for one timeout and then for its
 	// answer for another, and machines are slow.
@@ -69,7 +71,7 @@ func newRig(t *testing.T, s stage) *rig {
 	r := &rig{t: t, stage: s, book: newLedger(s)}
 	r.open("the proxy")
 	if s.replicas() > 0 {
-		r.open("the proxy that reads from replicas", "--upstream.read_from", "replica_preferred", "--upstream.read_your_writes", "true", "--upstream.max_replica_lag", "1s")
+		r.open("the proxy that reads from replicas", "--upstream.read_from", "replica_preferred", "--upstream.read_your_writes", "true", "--upstream.max_replica_lag", maxLag.String())
 		r.fronts[1].replicas = true
 	}
 	r.crowd = &crowd{t: t, fronts: r.fronts, book: r.book}
@@ -181,11 +183,11 @@ func (r *rig) finish() {
 		r.book.audit(c, value)
 	}
 	for _, q := range r.book.queues {
-		left, err := r.stage.master(q.shard).Client().LRange(context.Background(), q.key, 0, -1).Result()
-		if err != nil {
-			r.t.Fatalf("queue %s: %v", q.key, err)
+		left := conn.Do("EVAL", "return table.concat(redis.call('LRANGE', KEYS[1], 0, -1), ' ')", "1", q.key)
+		if isError(left) {
+			r.t.Fatalf("queue %s: %q", q.key, left)
 		}
-		q.audit(r.book, left)
+		q.audit(r.book, strings.Fields(payload(left)))
 	}
 	for _, f := range r.book.faults {
 		r.t.Error(f)

@@ -56,7 +56,7 @@ func (s sentinelStage) blows() []blow {
 			sentinel.Thaw()
 			s.settled()
 		}},
-		{"a frozen replica", brief, func(r *rig, _ int) {
+		{"a frozen replica", lengthy, func(r *rig, _ int) {
 			replica := s.anyReplica()
 			replica.Freeze()
 			time.Sleep(timeout / 2)

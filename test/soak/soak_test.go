@@ -32,7 +32,7 @@ func (r *rig) soak() {
 	r.announce()
 	for begun := time.Now(); ; {
 		for _, b := range r.plan() {
-			r.t.Logf("%s", b.name)
+			r.t.Logf("after %v: %s", time.Since(begun).Round(10*time.Millisecond), b.name)
 			b.do(r, rand.IntN(r.stage.shards()))
 			r.announce()
 			r.await(300)
