@@ -10,7 +10,8 @@ import (
 // Doubt. The proxy answers PING and queues commands after MULTI by itself, because a
 // Redis in good health would say nothing else. One that is busy with a script, out of
 // memory or loading refuses them. So for a while after any sign of that, and after a change
-// of its configuration, PING is passed on and transactions are queued in Redis itself.
+// of its configuration, PING is passed on and transactions are queued in Redis itself. Refusals that
+// are sat out (see refusal) are no such sign.
 
 // doubtFor is how long a sign of trouble counts.
 const doubtFor = int64(time.Second)
@@ -19,6 +20,20 @@ const doubtFor = int64(time.Second)
 func (l *loop) doubt() { l.srv.doubtUntil.Store(l.now() + doubtFor) }
 
 func (l *loop) inDoubt() bool { return l.srv.doubtUntil.Load() > l.now() }
+
+// whole reports whether there is a master of each slot that may be asked: a shard that is lost is no matter of clients that
+// only want to know whether they are connected.
+func (l *loop) whole() bool {
+	if !l.clusters {
+		return true
+	}
+	for _, n := range l.shards {
+		if !n.well() {
+			return false
+		}
+	}
+	return l.topo.Uncovered() == 0
+}
 
 // refusesCommands reports whether the first word of an error says that the server
 // would refuse other commands, too (server.c: processCommand).

@@ -184,7 +184,7 @@ func (s *session) ping(cmd *command.Command, args [][]byte, raw []byte) bool {
 		return s.answer(cmd, func(b []byte) []byte { return appendPong(b, args) })
 	case s.home != nil: // behind it, everything said before it on those connections has come
 		return s.forward(cmd, args, raw)
-	case s.loop.inDoubt(), s.as != nil:
+	case s.loop.inDoubt() && s.loop.whole(), s.as != nil:
 		return s.pingBackend(cmd, args, raw)
 	case len(args) == 2:
 		return s.echo(cmd, args, nil)

@@ -21,16 +21,27 @@ func (n *node) hopeful(now int64) bool { return n.loop.resends && now < n.breake
 func (s *session) unserved(slot uint16, cause string) (done bool) {
 	l := s.loop
 	switch n, none := l.owner(slot); {
-	case none == errUnbound && l.unowned.note(l.now(), l.patience()):
-		l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
-		l.ownerless = append(l.ownerless, s)
-		return !s.holdUp(waitNode, cause)
+	case none == errUnbound:
+		return s.unowned()
 	case none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()):
 		n.hoping = append(n.hoping, s)
 		return !s.holdUp(waitNode, cause)
 	}
 	s.refuse(cause)
 	return true
+}
+
+// unowned does so for a command that concerns a slot that nobody serves: while slots move it may be that none of the two nodes
+// has said that it is its own.
+func (s *session) unowned() (done bool) {
+	l := s.loop
+	if !l.unowned.note(l.now(), l.patience()) {
+		s.refuse(errUnbound)
+		return true
+	}
+	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
+	l.ownerless = append(l.ownerless, s)
+	return !s.holdUp(waitNode, errUnbound)
 }
 
 // wake lets those go on who wait for the node: it is in service, has been replaced, or there is no

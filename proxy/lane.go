@@ -684,7 +684,7 @@ func (ln *lane) timedOut(now int64) bool {
 		return false
 	}
 	if ln.kind == lanePin && ln.owner != nil && ln.owner.patient {
-		return false
+		return ln.impatient(now)
 	}
 	if ln.inflight.len == 0 && ln.ready {
 		return false

@@ -53,7 +53,7 @@ func (s *session) blocking(cmd *command.Command, args [][]byte, raw []byte) bool
 	}
 	l.begin(r, e)
 	s.enqueue(r)
-	s.exclusive, s.patient = true, true
+	s.exclusive, s.patient, s.blocksFor = true, true, blockTime(cmd, args)
 	ln.send(r, raw)
 	return true
 }

@@ -33,7 +33,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 			return false
 		}
 	}
-	if refusesCommands(word) {
+	if refusesCommands(word) && !(l.resends && elsewhere(line)) {
 		l.doubt()
 	}
 	switch string(word) {

@@ -449,15 +449,7 @@ func TestUncoveredSlot(t *testing.T) {
 		version++
 		topology.Set(make(version))
 		s.Adopt(topology.Current())
-	}
-	adopted := func(covered bool) { // what concerns all slots does not wait
-		t.Helper()
-		clustertest.Await(t, "the topology to be adopted", func() error {
-			if (c.Do("DBSIZE") != unserved) != covered {
-				return errors.New("not yet")
-			}
-			return nil
-		})
+		s.Stats() // every loop has it
 	}
 	whole := func(v uint64) *cluster.Topology { return proxytest.Shards(v, a.Addr) }
 	for _, commands := range []struct {
@@ -467,11 +459,10 @@ func TestUncoveredSlot(t *testing.T) {
 		{[][]string{{"SET", upper, "w"}, {"GET", upper}, {"GET", lower}}, []string{"+OK\r\n", bulkOf("w"), bulkOf("v")}},
 		{[][]string{{"BLPOP", upper, "0"}, {"GET", lower}}, []string{"*-1\r\n", bulkOf("v")}},
 		{[][]string{{"WATCH", upper}, {"GET", upper}}, []string{"+OK\r\n", bulkOf("w")}},
+		{[][]string{{"DBSIZE"}, {"GET", lower}}, []string{":0\r\n", bulkOf("v")}},
 	} {
 		adopt(whole) // ends the trouble
-		adopted(true)
 		adopt(lowerHalf)
-		adopted(false)
 		asked := topology.Refreshes.Load()
 		c.Send(oneWrite(commands.sent...))
 		clustertest.Await(t, "the slot to be missed", func() error {
@@ -485,6 +476,27 @@ func TestUncoveredSlot(t *testing.T) {
 			c.Expect(want)
 		}
 	}
+}
+
+// PING is answered for the proxy while a shard is lost, also when another one refuses commands.
+func TestPingWhileAShardIsLost(t *testing.T) {
+	const full = "-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "SET" {
+			return full
+		}
+		return ""
+	})
+	const nobody = "127.0.0.1:1"
+	s, addr, topology := startFakeCluster(t, withTimeout(netloop.DefaultTransport, 300*time.Millisecond), a)
+	topology.Set(proxytest.Shards(2, a.Addr, nobody))
+	s.Adopt(topology.Current())
+	c := clustertest.Dial(t, addr)
+	if got := c.Do("SET", keyIn("k", 1, 2, 0), "v"); !strings.HasPrefix(got, "-ERR cosky-proxy ") {
+		t.Fatalf("got %q from a shard that is lost", got)
+	}
+	expectReply(t, c, "SET "+keyIn("k", 0, 2, 0)+" v", full)
+	expectReply(t, c, "PING", "+PONG\r\n")
 }
 
 // The reply to a request that was given up must not reach anyone.

@@ -79,8 +79,7 @@ func (s *session) scan(cmd *command.Command, args [][]byte, _ []byte) bool {
 		s.refuse("ERR invalid cursor")
 		return true
 	case l.topo.Uncovered() > 0: // what is not served cannot be found
-		s.refuse(errUnbound)
-		return true
+		return s.unowned()
 	case s.drain():
 		return false
 	}

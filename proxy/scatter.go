@@ -132,8 +132,7 @@ func (s *session) scatterAll(cmd *command.Command, args [][]byte, raw []byte, e 
 		s.refuse(unsupportedOnCluster(cmd))
 		return true
 	case l.topo.Uncovered() > 0: // a partial answer would be a wrong one
-		s.refuse(errUnbound)
-		return true
+		return s.unowned()
 	}
 	e.hushes = s.home != nil // see scatterKeys
 	var sc *scatter

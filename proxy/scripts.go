@@ -370,8 +370,7 @@ func (s *session) scriptLoad(cmd *command.Command, args [][]byte, raw []byte) bo
 // functionLoad loads a library on every shard of a cluster.
 func (s *session) functionLoad(cmd *command.Command, args [][]byte, raw []byte) bool {
 	if s.loop.topo.Uncovered() > 0 {
-		s.refuse(errUnbound)
-		return true
+		return s.unowned()
 	}
 	e := s.loop.effect.reset()
 	s.loop.concernUnknown(e, cmd)

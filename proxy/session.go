@@ -83,7 +83,8 @@ type session struct {
 	exclusive bool    // what is in flight must be answered before anything else is sent
 	astray    bool    // reads are in flight to replicas: what may write waits for them
 	wroteAt   int64   // when its last write was certainly answered (mono), unanswered, or 0; known only where replicas are read from
-	patient   bool    // its pin executes a blocking command: no timeout
+	patient   bool    // its pin executes a blocking command: another timeout, see patience.go
+	blocksFor int64   // how long that says it may block (ns); 0: for ever
 	holding   []*lane // lanes that are not read because this client does not take its replies
 	slowAt    int64   // when a tick last found it behind with reading (mono)
 	closed    bool

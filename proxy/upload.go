@@ -12,8 +12,9 @@ import (
 // 512 MB needs no more memory here than one of 1 MB. It travels on a pin, where a slow
 // client holds up nobody else.
 type upload struct {
-	pin  *lane // nil: the rest of the request is only skipped
-	size int   // bytes so far
+	pin      *lane    // nil: the rest of the request is only skipped
+	size     int      // bytes so far
+	progress progress // of what the backend has taken
 }
 
 // maxUploadBacklog is what the backend may have left untaken of a request when no more of it is read. The

@@ -12,7 +12,7 @@ import (
 // last command of the connection that asks (processCommand: c->woff), so the connection is
 // a private one, on which a PING behind everything this client was answered takes the
 // present offset. On a cluster that is so on every master, and the worst answer counts.
-func (s *session) replicated(cmd *command.Command, _ [][]byte, raw []byte) bool {
+func (s *session) replicated(cmd *command.Command, args [][]byte, raw []byte) bool {
 	l := s.loop
 	if s.drain() {
 		return false
@@ -33,7 +33,7 @@ func (s *session) replicated(cmd *command.Command, _ [][]byte, raw []byte) bool 
 		lanes = append(lanes, ln)
 	}
 	sc := s.open(cmd, leastOf, len(lanes), l.effect.reset())
-	s.exclusive, s.patient = true, true
+	s.exclusive, s.patient, s.blocksFor = true, true, blockTime(cmd, args)
 	for i, ln := range lanes {
 		ln.note("PING")
 		sc.launch(l, ln, i, raw, targets[i])

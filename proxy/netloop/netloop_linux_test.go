@@ -125,7 +125,7 @@ func TestLateEventMissesTheNextOwner(t *testing.T) {
 func TestAttachFails(t *testing.T) {
 	e := newEnv(t, Options{})
 	lost := make(chan struct{})
-	e.ln.place(accepted{-1}, Place{
+	e.ln.place(accepted{fd: -1}, Place{
 		Loop:    e.loop,
 		Welcome: func(*Conn) Handler { t.Error("a descriptor that is none was welcomed"); return nil },
 		Lost:    func() { close(lost) },
