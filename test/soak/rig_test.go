@@ -38,9 +38,8 @@ const (
 
 	timeout = 3 * time.Second // upstream.timeout of the proxy: longer than a busy machine stands still
 
-	// hung is when a reply is overdue: a command may wait for a new master for one timeout and then for its
-	// answer for another, and machines are slow.
-	hung = 2*timeout + 6*time.Second
+	// hung is when a reply is overdue; machines are slow.
+	hung = timeout + 6*time.Second
 )
 
 // rig is proxies in front of a stage, with the clients that use them.
