@@ -54,11 +54,8 @@ func (s *session) outOfTime(args [][]byte) bool {
 // begunInTime is the moment after which commands must have begun to have time left.
 func (l *loop) begunInTime() int64 { return l.now() - int64(l.srv.opts.Upstream.Timeout) }
 
-// lastTry is when r is sent again for the last time: early enough for the client to hear the server's own words.
-func (l *loop) lastTry(r *request) int64 {
-	timeout := int64(l.srv.opts.Upstream.Timeout)
-	return r.since + timeout - min(int64(tickInterval), timeout/8)
-}
+// lastTry is when r is sent again for the last time.
+func (l *loop) lastTry(r *request) int64 { return r.since + l.patience() }
 
 // timeoutLine is the error of what has waited for too long; addr is empty when it is not one server.
 func (l *loop) timeoutLine(addr string) string {

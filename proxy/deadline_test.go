@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -246,11 +247,17 @@ func TestFetchAndReadHaveOneTime(t *testing.T) {
 func TestLateRepliesOnALiveConnection(t *testing.T) {
 	t.Parallel()
 	var m fakeData
-	release := map[string]chan struct{}{"slow1": make(chan struct{}), "slow2": make(chan struct{})}
+	release := map[string]chan struct{}{}
+	for _, key := range []string{"slow1", "slow2", "home1", "home2"} {
+		release[key] = make(chan struct{})
+	}
 	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
 		if len(args) > 1 && release[args[1]] != nil {
 			<-release[args[1]]
 			return bulkOf("late")
+		}
+		if args[0] == "COMMAND" {
+			return "*1\r\n*-1\r\n"
 		}
 		return m.block(c, args)
 	})
@@ -260,20 +267,26 @@ func TestLateRepliesOnALiveConnection(t *testing.T) {
 	})
 	dial := func() *clustertest.Conn { return clustertest.Dial(t, s.Addrs()[0]) }
 	expectReply(t, patient, "SET k v", "+OK\r\n")
+	home := dial() // has a connection to itself
+	expectReply(t, home, "CLIENT NO-TOUCH ON", "+OK\r\n")
 	connections := f.Accepted()
 
 	began := time.Now()
-	slow, reader, writer, both := dial(), dial(), dial(), dial()
+	slow, reader, writer, both, stranger := dial(), dial(), dial(), dial(), dial()
+	home.Send(oneWrite([]string{"GET", "home1"}, []string{"GET", "home2"}, []string{"INCR", "h"}))
 	slow.Cmd("GET", "slow1")
-	counted(t, f, "GET", 1)
+	counted(t, f, "GET", 2)
 	reader.Send(oneWrite([]string{"GET", "slow2"}, []string{"GET", "k"}))
 	writer.Send(oneWrite([]string{"INCR", "n"}, []string{"INCR", "n"}))
 	both.Send(oneWrite([]string{"MULTI"}, []string{"INCR", "n"}, []string{"EXEC"}, []string{"GET", "k"}))
 	both.Expect("+OK\r\n")
 	both.Expect("+QUEUED\r\n")
+	stranger.Cmd("NOSUCHCOMMAND", "x") // Redis is asked what it is
 	time.Sleep(spent - time.Since(began))
 	close(release["slow1"]) // progress
+	close(release["home1"])
 	slow.Expect(bulkOf("late"))
+	home.Expect(bulkOf("late"))
 	patient.Send(oneWrite([]string{"GET", "k"}, []string{"GET", "n"}))
 
 	expectTimeout(t, reader, began, f.Addr, certain)
@@ -282,22 +295,27 @@ func TestLateRepliesOnALiveConnection(t *testing.T) {
 	expectTimeout(t, writer, began, f.Addr, fateUnknown)
 	expectTimeout(t, both, began, f.Addr, fateUnknown)
 	expectTimeout(t, both, began, f.Addr, certain)
-	for i, c := range []*clustertest.Conn{reader, writer, both} {
+	expectTimeout(t, stranger, began, f.Addr, certain)
+	expectTimeout(t, home, began, f.Addr, certain)
+	expectTimeout(t, home, began, f.Addr, fateUnknown)
+	others := []*clustertest.Conn{reader, writer, both, stranger, home}
+	for i, c := range others {
 		c.Cmd("SET", fmt.Sprint("own", i), "1")
 		c.Cmd("GET", fmt.Sprint("own", i))
 	}
 	close(release["slow2"])
+	close(release["home2"])
 	patient.Expect(bulkOf("v"))
 	patient.Expect(bulkOf("3"))
-	for _, c := range []*clustertest.Conn{reader, writer, both} {
+	for _, c := range others {
 		c.Expect("+OK\r\n")
 		c.Expect(bulkOf("1"))
 	}
 	if n := f.Accepted(); n != connections {
 		t.Errorf("%d connections, want %d: it was given up", n, connections)
 	}
-	if n := s.Stats().Timeouts; n != 6 {
-		t.Errorf("%d timeouts were counted, want 6", n)
+	if n := s.Stats().Timeouts; n != 9 {
+		t.Errorf("%d timeouts were counted, want 9", n)
 	}
 }
 
@@ -355,4 +373,31 @@ func TestGivenUpWriteStaysPending(t *testing.T) {
 	reader.Expect(hash(1))
 	kept()
 	expectReply(t, reader, "HGETALL "+key, hash(1))
+}
+
+// A client that does not take its replies is not told that the server does not answer.
+func TestSlowReadersAreNotTimedOut(t *testing.T) {
+	t.Parallel()
+	const timeout, reads = allowed / 2, 200
+	value := bulkOf(strings.Repeat("x", 50<<10))
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "GET" {
+			return value
+		}
+		return ""
+	})
+	s, conn := startSingle(t, f, func(o *proxy.Options) {
+		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = timeout, nil, proxy.InvalidationOff
+	})
+	if err := conn.Net().(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	conn.Send(strings.Repeat(clustertest.Encode("GET", "k"), reads))
+	time.Sleep(2 * timeout)
+	for range reads {
+		conn.Expect(value)
+	}
+	if n := s.Stats().Timeouts; n > 0 {
+		t.Errorf("%d timeouts were counted", n)
+	}
 }

@@ -102,8 +102,12 @@ func (r *refusal) note(now, patience int64) bool {
 	return now-r.since < patience
 }
 
-// patience is how long commands wait for the end of one trouble.
-func (l *loop) patience() int64 { return int64(l.srv.opts.Upstream.Timeout) }
+// patience is how long commands wait for the end of one trouble: for as long as their time allows, but for what it takes to
+// ask once more and to be told by the server, rather than by a clock, why there is no answer.
+func (l *loop) patience() int64 {
+	timeout := int64(l.srv.opts.Upstream.Timeout)
+	return timeout - min(int64(tickInterval), timeout/8)
+}
 
 // detain has r, which cannot be sent now, wait as long as there is hope.
 func (l *loop) detain(r *request, cause string) {
