@@ -16,7 +16,7 @@
 // tracking (tracking.go, ear.go), MONITOR (monitor.go), transactions (transaction.go and its kin),
 // blocking commands (pin.go, unblock.go, wait.go), Pub/Sub (subscribe.go, publish.go;
 // hub.go shares subscriptions, feed.go is a connection that has them, roster.go counts
-// clients), scripts (scripts.go), INFO (info.go), PROXY (proxycommand.go, proxycache.go), commands split or sent to every shard
+// clients), scripts (scripts.go), INFO (info.go), PROXY (proxycommand.go, proxycache.go, slowlog.go), commands split or sent to every shard
 // (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). What clients may
 // occupy is in budget.go and bulk.go, how many commands they may send in throttle.go. Replies that speak of the
 // backend's state are followed up in redirect.go. What becomes of commands whose server is lost
