@@ -22,8 +22,14 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 export DEBIAN_FRONTEND=noninteractive
-install() { "${as_root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}"; }
-install || { "${as_root[@]}" apt-get update -q && install; } || go_on "apt-get failed"
+install() { "${as_root[@]}" apt-get install -y -q --no-install-recommends "$@"; }
+install "${missing[@]}" || {
+	"${as_root[@]}" apt-get update -q || true
+	# One by one: not every distribution has nutcracker.
+	for package in "${missing[@]}"; do
+		install "$package" || echo "$package not installed: apt-get failed" >&2
+	done
+}
 
 # Only services that came just now: what somebody runs on purpose stays.
 for service in "${missing[@]}"; do
