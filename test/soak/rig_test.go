@@ -40,9 +40,8 @@ const (
 
 	maxLag = time.Second // upstream.max_replica_lag
 
-	// hung is when a reply is overdue: a command may wait for a new master for one timeout and then for its
-	// answer for another, and machines are slow.
-	hung = 2*timeout + 6*time.Second
+	// hung is when a reply is overdue: no command waits for longer than the timeout, but machines are slow.
+	hung = timeout + 6*time.Second
 )
 
 // rig is proxies in front of a stage, with the clients that use them.
