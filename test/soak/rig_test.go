@@ -40,7 +40,7 @@ const (
 
 	maxLag = time.Second // upstream.max_replica_lag
 
-	// hung is when a reply is overdue; machines are slow.
+	// hung is when a reply is overdue: no command waits for longer than the timeout, but machines are slow.
 	hung = timeout + 6*time.Second
 )
 

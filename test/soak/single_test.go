@@ -31,9 +31,9 @@ func (s single) blows() []blow {
 
 // load restarts the server with so many keys, in another database, that it is loading for a while.
 func (s single) load(r *rig, shard int) {
-	keys := 100_000
+	batches := 10 // of 10,000 keys, none of which takes long
 	if *long > 0 {
-		keys *= 10
+		batches = 40
 	}
 	elsewhere := func(args ...any) {
 		conn := s.redis.Client().Conn()
@@ -44,8 +44,8 @@ func (s single) load(r *rig, shard int) {
 			}
 		}
 	}
-	for i := range 10 { // none of them takes long
-		elsewhere("DEBUG", "POPULATE", keys/10, fmt.Sprintf("ballast%d", i), 100)
+	for i := range batches {
+		elsewhere("DEBUG", "POPULATE", 10_000, fmt.Sprintf("ballast%d", i), 100)
 	}
 	s.rewrite(r)
 	told := r.book.refusedWith("LOADING Redis")
