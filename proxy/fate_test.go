@@ -272,6 +272,28 @@ func TestLiveTransactionIsRedirected(t *testing.T) {
 	}
 }
 
+// What a live transaction has queued in Redis is lost with the connection, but kept here.
+func TestLiveTransactionOutlivesItsConnection(t *testing.T) {
+	var m fakeData
+	var cut atomic.Bool
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		switch {
+		case args[0] == "GET":
+			return "-BUSY Redis is busy running a script.\r\n"
+		case args[0] == "INCR" && cut.CompareAndSwap(false, true):
+			c.Close()
+			return ""
+		}
+		return m.block(c, args)
+	})
+	_, conn := startSingle(t, f, nil)
+	expectReply(t, conn, "GET k", "-BUSY Redis is busy running a script.\r\n")
+	conn.Send(oneWrite([]string{"MULTI"}, []string{"INCR", "k"}, []string{"INCR", "k"}, []string{"EXEC"}))
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n:1\r\n:2\r\n"} {
+		conn.Expect(want)
+	}
+}
+
 // deadAddr is an address where nobody listens.
 func deadAddr(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t)) }
 
