@@ -64,6 +64,10 @@ func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byt
 		}
 		return
 	}
+	if e.again && onlyQueued(r) { // EXEC sends the whole transaction again, or learns what was lost with its watch
+		l.deliver(r, replyQueued)
+		return
+	}
 	written := e.written && r.off+uint64(r.size) <= from && !onlyQueued(r) && !ln.receives(r)
 	doubtful := written && !l.onlyReads(r)
 	if e.again && !doubtful && !(written && overtakable(r)) {

@@ -272,6 +272,28 @@ func TestLiveTransactionIsRedirected(t *testing.T) {
 	}
 }
 
+// What a live transaction has queued in Redis is lost with the connection, but kept here.
+func TestLiveTransactionOutlivesItsConnection(t *testing.T) {
+	var m fakeData
+	var cut atomic.Bool
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		switch {
+		case args[0] == "GET":
+			return "-BUSY Redis is busy running a script.\r\n"
+		case args[0] == "INCR" && cut.CompareAndSwap(false, true):
+			c.Close()
+			return ""
+		}
+		return m.block(c, args)
+	})
+	_, conn := startSingle(t, f, nil)
+	expectReply(t, conn, "GET k", "-BUSY Redis is busy running a script.\r\n")
+	conn.Send(oneWrite([]string{"MULTI"}, []string{"INCR", "k"}, []string{"INCR", "k"}, []string{"EXEC"}))
+	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n:1\r\n:2\r\n"} {
+		conn.Expect(want)
+	}
+}
+
 // deadAddr is an address where nobody listens.
 func deadAddr(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", clustertest.FreePort(t)) }
 
@@ -527,9 +549,17 @@ func TestFullQueueIsAnError(t *testing.T) {
 
 // A master that was replaced and says nothing more is not waited for. One that was demoted politely is.
 func TestReplacedMasterIsNotWaitedFor(t *testing.T) {
-	for _, polite := range []bool{false, true} {
-		name := map[bool]string{false: "it has failed", true: "it is a replica now"}[polite]
+	for name, test := range map[string]struct {
+		mode   cluster.Mode
+		polite bool // it is asked no more, but answers
+		failed bool // others say so
+	}{
+		"it has failed":                   {cluster.Cluster, false, true},
+		"it is a replica now":             {cluster.Cluster, true, false},
+		"Sentinels do not say what it is": {cluster.Sentinel, false, false},
+	} {
 		t.Run(name, func(t *testing.T) {
+			polite := test.polite
 			t.Parallel()
 			resume := make(chan struct{})
 			old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
@@ -551,7 +581,12 @@ func TestReplacedMasterIsNotWaitedFor(t *testing.T) {
 				}
 				return ""
 			})
-			s, addr, topology := startFakeCluster(t, func(o *proxy.Options) { o.Upstream.Timeout = time.Hour }, old)
+			s, addr, topology := startFakeCluster(t, func(o *proxy.Options) {
+				o.Upstream.Timeout, o.Backend.Mode = time.Hour, test.mode
+				if test.mode == cluster.Sentinel {
+					readFrom(proxy.FromReplicaPreferred)(o) // else it is told of no replicas
+				}
+			}, old)
 			reader, writer, blocked := clustertest.Dial(t, addr), clustertest.Dial(t, addr), clustertest.Dial(t, addr)
 			reader.Cmd("GET", "k")
 			writer.Cmd("INCR", "n")
@@ -564,8 +599,8 @@ func TestReplacedMasterIsNotWaitedFor(t *testing.T) {
 				return nil
 			})
 			shard := cluster.Shard{Primary: &cluster.Node{ID: "next", Addr: next.Addr}, Ranges: []slot.Range{slot.All()}}
-			shard.Replicas = []*cluster.Node{{ID: "old", Addr: old.Addr, Blocked: !polite}}
-			now, err := cluster.New(2, cluster.Cluster, []cluster.Shard{shard})
+			shard.Replicas = []*cluster.Node{{ID: "old", Addr: old.Addr, Blocked: test.failed}}
+			now, err := cluster.New(2, test.mode, []cluster.Shard{shard})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -125,11 +125,12 @@ func (l *loop) detain(r *request, cause string) {
 }
 
 // depart notes whether a node that is no master any more has left for good: the cluster has declared that it
-// has failed, or nobody knows it. One that was demoted politely answers what it was asked before.
+// has failed, or nobody knows it. One that was demoted politely answers what it was asked before. That Sentinels list it as a
+// replica is no sign of life.
 func (n *node) depart(t *cluster.Topology) {
 	known := t.NodeAt(n.addr)
 	switch {
-	case known != nil && !known.Blocked, slices.Contains(t.Spares, n.addr):
+	case known != nil && !known.Blocked && n.loop.clusters, slices.Contains(t.Spares, n.addr):
 		n.goneAt = 0
 	case n.goneAt == 0:
 		n.goneAt = n.loop.now()
@@ -145,6 +146,9 @@ const lastWords = int64(500 * time.Millisecond)
 func (ln *lane) orphaned(now int64) bool {
 	n := ln.node
 	if n.goneAt == 0 || ln.inflight.len == 0 || ln.conn != nil && ln.conn.ReadPaused() {
+		return false
+	}
+	if n.replica != nil && ln.inflight.head.sentAt > n.goneAt { // asked as what it is now
 		return false
 	}
 	silentSince := ln.lastRead
