@@ -106,6 +106,7 @@ func (l *loop) keepTime(now int64) {
 	l.takeBack()
 	for _, s := range late {
 		s.giveUp()
+		l.pursue(s)
 	}
 }
 

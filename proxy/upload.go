@@ -82,7 +82,7 @@ func (s *session) stream(r *request, pin *lane, b []byte) {
 	if pin.home == nil {
 		s.pin = pin
 	}
-	s.upload.pin, s.patient = pin, true
+	s.upload.pin, s.upload.progress, s.patient = pin, progress{}, true
 	pin.optFor(r)
 	pin.send(r, b)
 }
