@@ -38,8 +38,11 @@ func (m *limits) loosen(o *ClientOptions) {
 // backend has not taken of one that is streamed, and those between MULTI and EXEC.
 func (s *session) requestBytes() int {
 	n := s.conn.Unconsumed()
-	if s.upload != nil && s.upload.pin != nil {
-		n += s.upload.pin.backlog()
+	if s.upload != nil {
+		n += len(s.upload.held)
+		if s.upload.pin != nil {
+			n += s.upload.pin.backlog()
+		}
 	}
 	if s.tx != nil {
 		n += len(s.tx.block)

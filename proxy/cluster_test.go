@@ -642,6 +642,12 @@ func testOpenMigration(t *testing.T, c *shared, p *proxytest.Discovered) {
 	if got := p.Discovery.Current().Version; got > version+2 {
 		t.Errorf("%d new topologies for a slot that does not move", got-version)
 	}
+	// A proxy that does not know yet that the slot is on its way: what was sent behind the refused command, and executed, comes last.
+	fresh := clustertest.Dial(t, proxytest.StartCluster(t, c.Cluster, nil).Addr)
+	fresh.Send(oneWrite([]string{"MSET", present, "first", absent, "first"}, []string{"SET", present, "here"}, []string{"GET", present}))
+	fresh.Expect(tryAgain)
+	fresh.Expect("+OK\r\n")
+	fresh.Expect(bulkOf("here"))
 	// Transactions and scripts on absent keys go to the target as a whole.
 	for _, k := range []string{"new1", "new2"} {
 		k = "{" + key + "}" + k
@@ -1098,6 +1104,9 @@ func testKilledMaster(t *testing.T, c *shared, p *proxytest.Discovered) {
 		return proxytest.StartCluster(t, c.Cluster, change)
 	})
 	old.Stop() // also the seed that the proxy was started with
+	upload, big := clustertest.Dial(t, p.Addr), strings.Repeat("b", 3<<20)
+	uploaded := make(chan string, 1)
+	go func() { uploaded <- upload.Do("SET", key+"big", big) }()
 	stale.standIn(t)
 	outlives(t, tagged, func(message string) { other.Do("PUBLISH", tagged, message) }, listener)
 	expectReply(t, other, "SET "+healthy+" h", "+OK\r\n")
@@ -1114,6 +1123,12 @@ func testKilledMaster(t *testing.T, c *shared, p *proxytest.Discovered) {
 		}
 		return errors.New(got)
 	})
+	if got := <-uploaded; got != "+OK\r\n" {
+		t.Errorf("a large request that came while the master was away: got %q", got)
+	}
+	if got := conn.Do("GET", key+"big"); got != bulkOf(big) {
+		t.Errorf("it was written with %d bytes", len(got))
+	}
 	stale.end(t, c.OwnerOf(key))
 	b.more(t, 50)
 	old.Restart()

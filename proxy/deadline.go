@@ -103,6 +103,7 @@ func (l *loop) keepTime(now int64) {
 	l.takeBack()
 	for _, s := range late {
 		s.giveUp()
+		l.pursue(s)
 	}
 }
 
@@ -121,7 +122,7 @@ func (s *session) mark(begun int64) (found bool) {
 	if s.conn.Buffered() > l.limits.output/2 { // its replies may be held up for its own sake, see relieve
 		s.slowAt = l.now()
 	}
-	if s.patient || s.slowAt > begun || l.paused.kind != pauseNone && s.delayed.len > 0 {
+	if s.patient || s.slowAt > begun || l.paused.kind != pauseNone && s.delayed > 0 {
 		return false
 	}
 	for r := s.head; r != nil && r.since <= begun; r = r.next { // they are in order of their age
@@ -254,16 +255,32 @@ func (l *loop) waitsFor(r *request) string {
 
 // undelay ends r, or those of its parts, that were to be sent again. It reports whether that is the end of r.
 func (s *session) undelay(r *request) (ended bool) {
-	l, queue := s.loop, s.delayed
-	s.delayed = fifo{}
-	for queue.head != nil {
-		if q := queue.pop(); q.place() != r {
-			s.delayed.push(q)
-		} else {
-			l.abort(q, l.timeoutLine(l.waitsFor(q)))
+	l := s.loop
+	for at, q := range s.flights {
+		switch {
+		case at != r || q.again == nil:
+			continue
+		case q.again.why != premature:
+			q.again.line = l.timeoutLine(l.waitsFor(q))
+		}
+		l.tooLate(s, q)
+		if !r.late || r.state != replyWaiting { // FIFO and parts may be others by now
+			return true
 		}
 	}
-	return !r.late || r.state != replyWaiting
+	return false
+}
+
+// begin has the time of r, and of its parts, begin anew.
+func (r *request) begin(now int64) {
+	if r.since != 0 {
+		r.since = now
+	}
+	if r.parts != nil {
+		for c := range r.parts.unanswered {
+			c.since = now
+		}
+	}
 }
 
 // supersede leaves r, whose client is about to be told that it is given up, to its lane or whoever else holds it. It returns what

@@ -19,7 +19,7 @@
 // clients), scripts (scripts.go), INFO (info.go), PROXY (proxycommand.go, proxycache.go, slowlog.go), commands split or sent to every shard
 // (scatter.go, wide.go, scan.go), requests too large to hold (upload.go). What clients may
 // occupy is in budget.go and bulk.go, how many commands they may send in throttle.go. Replies that speak of the
-// backend's state are followed up in redirect.go. What becomes of commands whose server is lost
+// backend's state are followed up in redirect.go, what is sent again keeps its order in again.go. What becomes of commands whose server is lost
 // is in fate.go (sent again or not), hope.go (waiting for a successor), breaker.go (failing at once) and
 // queue.go (a server that takes nothing). Who else than the owner of a key may answer reads is the matter of
 // replicas.go; tls.go puts clients' connections under TLS; facade.go makes proxies look like a cluster. Which commands there

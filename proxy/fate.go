@@ -59,7 +59,7 @@ func (ln *lane) replaced() ending {
 // from on.
 func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byte) {
 	if r.from != masterOnly && ln.node.replica != nil {
-		if !l.readAgain(ln, r) && (r.from == replicaOnly || !l.sendAgain(ln, r, r.raw)) {
+		if !l.readAgain(ln, r) && (r.from == replicaOnly || !l.sendAgain(ln, r, r.raw, e)) {
 			l.abort(r, e.certain())
 		}
 		return
@@ -68,16 +68,22 @@ func (l *loop) decide(ln *lane, r *request, e *ending, from uint64, unsent []byt
 		l.deliver(r, replyQueued)
 		return
 	}
+	if e.again && r.off >= from && r.uploads() && l.restream(ln, r, unsent[r.off-from:]) {
+		return
+	}
 	written := e.written && r.off+uint64(r.size) <= from && !onlyQueued(r) && !ln.receives(r)
 	doubtful := written && !l.onlyReads(r)
-	if e.again && !doubtful && !(written && overtakable(r)) {
+	if e.again && !doubtful && !(written && l.overtaken(r)) {
 		raw := r.raw
 		if len(raw) == 0 && r.off >= from && !r.alone {
 			raw = unsent[r.off-from:][:r.size]
 		}
-		if l.sendAgain(ln, r, raw) {
+		if l.sendAgain(ln, r, raw, e) {
 			return
 		}
+	}
+	if s := r.client(); s != nil && s.delayed > 0 && r.off < from && !l.onlyReads(r) { // it may have been executed
+		l.forestall(s, r)
 	}
 	if doubtful {
 		l.abort(r, e.doubtful())
@@ -94,8 +100,9 @@ func (ln *lane) receives(r *request) bool {
 
 // sendAgain sends r, which has not been executed or only reads, to the present owner of its keys, now or,
 // while there is hope, later. False: it cannot be sent again, or its time is over.
-func (l *loop) sendAgain(ln *lane, r *request, raw []byte) bool {
-	switch s := r.client(); {
+func (l *loop) sendAgain(ln *lane, r *request, raw []byte, e *ending) bool {
+	s := r.client()
+	switch {
 	case r.state != replyWaiting, r.sess == nil && r.sink == nil, len(raw) == 0:
 		return false
 	case r.block != nil && (s == nil || r.block.tx.watches > 0 || r.block.tx.live != nil || r.private):
@@ -106,18 +113,22 @@ func (l *loop) sendAgain(ln *lane, r *request, raw []byte) bool {
 		return true
 	case l.expired(r):
 		return false
-	case s != nil && s.delayed.len > 0 && len(r.raw) > 0:
-		s.delayed.push(r)
-		return true
+	case s == nil, len(r.raw) == 0 && (l.resends || r.sess == nil): // of the proxy's own, or for this very node
+		return l.again(r, ln.node, raw)
 	}
-	if l.again(r, ln.node, raw) {
-		return true
+	if len(r.raw) == 0 {
+		r.raw = append(r.raw, raw...)
 	}
-	n := ln.node
-	if o, cause := l.owner(r.slot); cause == "" {
-		n = o
+	if int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
+		n := ln.node
+		if o, cause := l.owner(r.slot); cause == "" {
+			n = o
+		}
+		return n.hopeful(l.now()) && l.later(r, e.certain())
 	}
-	return n.hopeful(l.now()) && l.later(r)
+	r.retries++
+	l.postpone(r, &resend{why: unsent, line: e.certain()})
+	return true
 }
 
 // expired reports whether r has been on its way for so long that it must not be sent again. The time of a command
@@ -137,13 +148,6 @@ func (ln *lane) watchesOnly() bool {
 
 // watches reports whether r is a WATCH, which needs a connection to itself but no particular one.
 func watches(r *request) bool { return r.cmd != nil && r.cmd.Name == "watch" }
-
-// overtakable reports whether a write that the same client has sent behind r may have been executed, so that r
-// would read too late.
-func overtakable(r *request) bool {
-	s := r.client()
-	return s != nil && s.writesBehind(r)
-}
 
 // onlyReads reports whether it does no harm to execute r twice.
 func (l *loop) onlyReads(r *request) bool {

@@ -278,6 +278,12 @@ func (s *session) keyless(cmd *command.Command, args [][]byte, raw []byte) bool 
 	case router.AnyShard:
 		return s.send(cmd, raw, l.anyShard(), e)
 	case router.AllShards, router.AllNodes:
+		if changes(cmd) { // a shard that is redirected to must not have executed it before what precedes it
+			if s.drain() {
+				return false
+			}
+			s.exclusive = true
+		}
 		return s.scatterAll(cmd, args, raw, e)
 	default:
 		s.refuse(unsupportedOnCluster(cmd))

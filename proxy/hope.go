@@ -19,29 +19,45 @@ func (n *node) hopeful(now int64) bool { return n.loop.resends && now < n.breake
 // unserved ends the present command, whose slot's node is out of service: it is refused, or, while there
 // is hope, waits (false).
 func (s *session) unserved(slot uint16, cause string) (done bool) {
-	l := s.loop
-	switch n, none := l.owner(slot); {
-	case none == errUnbound:
-		return s.unowned()
-	case none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()):
-		n.hoping = append(n.hoping, s)
-		return !s.holdUp(waitNode, cause)
+	if s.hopes(slot, cause) {
+		return false
 	}
 	s.refuse(cause)
 	return true
 }
 
-// unowned does so for a command that concerns a slot that nobody serves: while slots move it may be that none of the two nodes
-// has said that it is its own.
+// hopes has the session wait for whoever is to serve slot; cause is why nobody does. False: there is no hope.
+func (s *session) hopes(slot uint16, cause string) bool {
+	l := s.loop
+	switch n, none := l.owner(slot); {
+	case none == errUnbound:
+		return s.hopesForOwner()
+	case none == "" && n.breaker.retryAt != 0 && n.hopeful(l.now()):
+		n.hoping = append(n.hoping, s)
+	default:
+		return false
+	}
+	return s.holdUp(waitNode, cause)
+}
+
+// unowned does what unserved does for a command that concerns a slot that nobody serves: while slots move it may be that none of the
+// two nodes has said that it is its own.
 func (s *session) unowned() (done bool) {
+	if s.hopesForOwner() {
+		return false
+	}
+	s.refuse(errUnbound)
+	return true
+}
+
+func (s *session) hopesForOwner() bool {
 	l := s.loop
 	if !l.unowned.note(l.now(), l.patience()) {
-		s.refuse(errUnbound)
-		return true
+		return false
 	}
 	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
 	l.ownerless = append(l.ownerless, s)
-	return !s.holdUp(waitNode, errUnbound)
+	return s.holdUp(waitNode, errUnbound)
 }
 
 // wake lets those go on who wait for the node: it is in service, has been replaced, or there is no
@@ -119,7 +135,7 @@ func (l *loop) detain(r *request, cause string) {
 	if none == errUnbound {
 		hopeless = !l.unowned.note(l.now(), l.patience())
 	}
-	if hopeless || !l.resends || !l.later(r) {
+	if hopeless || !l.resends || !l.later(r, cause) {
 		l.abort(r, cause)
 	}
 }

@@ -390,27 +390,34 @@ func (ln *lane) whole(b []byte) {
 func (ln *lane) reply(r *request, reply []byte) {
 	l := ln.loop
 	r.lane, r.origin = nil, ln.node.addr
-	if l.behind(r, reply) {
-		return
+	client, s := r.client(), r.sess
+	switch {
+	case reply[0] == '-' && l.intercept(ln, r, reply):
+	case client != nil && client.delayed > 0 && l.tooEarly(client, r, reply):
+	default:
+		l.conclude(ln.node, r, reply)
 	}
+	if s != nil && s.congests(ln) {
+		ln.holdFor(s)
+	}
+	if client != nil && client.delayed > 0 {
+		l.pursue(client)
+	}
+}
+
+// conclude answers r with n's reply.
+func (l *loop) conclude(n *node, r *request, reply []byte) {
 	if reply[0] == '-' {
-		if l.intercept(ln, r, reply) {
-			return
-		}
 		l.unwatched(r)
 	}
-	l.account(ln.node, r, reply[0] == '-')
-	s := r.sess
+	l.account(n, r, reply[0] == '-')
 	switch {
-	case r.barrier && l.raise(r, ln.witness(r), reply):
+	case r.barrier && l.raise(r, n.witness(r), reply):
 	case r.renews && l.renewed(r, reply):
 	case r.sink != nil:
 		l.deliver(r, reply)
 	default:
 		l.finish(r, reply)
-	}
-	if s != nil && s.congests(ln) {
-		ln.holdFor(s)
 	}
 }
 
@@ -422,20 +429,26 @@ func (ln *lane) piece(b []byte, done bool) {
 		ln.fail(fmt.Sprintf("ERR cosky-proxy got a reply nobody asked for from backend %s", ln.node.addr))
 		return
 	}
+	client := r.client()
+	if client != nil && client.delayed > 0 { // it cannot be kept back
+		l.forestall(client, r)
+	}
 	if done {
 		ln.inflight.pop()
 		r.lane, r.origin = nil, ln.node.addr
 		l.account(ln.node, r, false)
 	}
-	if r.sink != nil {
+	if s := r.sess; r.sink != nil {
 		ln.collect(r, b, done)
-		return
+	} else {
+		ln.stepAside(len(b), done)
+		l.stream(r, b, done)
+		if s != nil && s.congests(ln) {
+			ln.holdFor(s)
+		}
 	}
-	ln.stepAside(len(b), done)
-	s := r.sess
-	l.stream(r, b, done)
-	if s != nil && s.congests(ln) {
-		ln.holdFor(s)
+	if client != nil && client.delayed > 0 {
+		l.pursue(client)
 	}
 }
 
@@ -464,7 +477,7 @@ func (ln *lane) collect(r *request, b []byte, done bool) {
 	reply := r.buf
 	r.buf = nil
 	l := ln.loop
-	if !r.barrier || !l.raise(r, ln.witness(r), reply) {
+	if !r.barrier || !l.raise(r, ln.node.witness(r), reply) {
 		l.deliver(r, reply)
 	}
 }
@@ -615,7 +628,11 @@ func (ln *lane) lost(e ending) {
 	for queue.head != nil {
 		r := queue.pop()
 		r.lane, r.origin = nil, n.addr
+		s := r.client()
 		l.decide(ln, r, &e, unsentFrom, unsent)
+		if s != nil && s.delayed > 0 {
+			l.pursue(s)
+		}
 	}
 	ln.abandon()
 }

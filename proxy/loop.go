@@ -69,15 +69,17 @@ type loop struct {
 	goneOut    uint64
 
 	// scratch, valid within one callback
-	req    resp.Request // the request being dispatched
-	own    resp.Request // a stored request being looked at again
-	inline []byte       // it in the form it is sent in, if it is an inline one
-	enc    []byte       // another request in that form
-	out    []byte       // a reply being composed
-	keys   []int
-	lanes  []*lane
-	merged []byte     // a reply that was made of several
-	free   []*request // for newRequest
+	req       resp.Request // the request being dispatched
+	own       resp.Request // a stored request being looked at again
+	inline    []byte       // it in the form it is sent in, if it is an inline one
+	enc       []byte       // another request in that form
+	out       []byte       // a reply being composed
+	keys      []int
+	positions []int       // of keys in a stored request
+	reached   [2][][]byte // keys that clash compares
+	lanes     []*lane
+	merged    []byte     // a reply that was made of several
+	free      []*request // for newRequest
 
 	freeBytes   int // of their buffers
 	splitter    router.Splitter
@@ -272,8 +274,8 @@ func (l *loop) adopt(t *cluster.Topology) {
 		l.hub.moved()
 		for s := range l.sessions {
 			s.relocated()
-			if s.delayed.len > 0 {
-				l.repeatDelayed(s)
+			if s.delayed > 0 {
+				l.hurry(s)
 			}
 		}
 	}

@@ -26,7 +26,7 @@ type pauseState struct {
 	until   int64 // mono
 	timer   *netloop.Timer
 	held    []*session
-	delayed []*session // with requests that were to be sent again; see repeatDelayed
+	delayed []*session // with requests that were to be sent again; see goOn
 }
 
 // clientPause holds clients back: here, so that what Redis replicates or does for
@@ -136,11 +136,11 @@ func (l *loop) unsuspend() {
 		l.paused.timer.Stop()
 	}
 	l.paused = pauseState{}
-	for _, s := range delayed { // also of those who have gone: their requests have to end
-		for r := s.delayed.head; r != nil; r = r.laneNext { // a pause is none of their time
-			r.since, r.place().since = l.now(), l.now()
+	for _, s := range delayed {
+		for r := s.head; r != nil; r = r.next { // a pause is none of their time
+			r.begin(l.now())
 		}
-		l.repeatDelayed(s)
+		l.pursue(s)
 	}
 	for _, s := range held {
 		if s.wait == waitPause {

@@ -65,7 +65,7 @@ func (ln *lane) raiseFirst() bool {
 	}
 	ln.raising = true
 	ln.conn.PauseRead()
-	l.synchronise(address(ln.witness(r)), func() {
+	l.synchronise(address(ln.node.witness(r)), func() {
 		ln.raising = false
 		if !ln.closed {
 			ln.conn.ResumeRead()

@@ -3,9 +3,7 @@ package proxy
 import (
 	"bytes"
 	"net"
-	"slices"
 	"strings"
-	"time"
 
 	"cosky-proxy/proxy/resp"
 	"cosky-proxy/router/command"
@@ -46,7 +44,7 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 		if l.clusters {
 			ln.node.movedAt = l.now()
 			l.srv.opts.Topology.Refresh("TRYAGAIN from " + ln.node.addr)
-			return l.later(r)
+			return l.later(r, string(line))
 		}
 	case "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY":
 		if !l.resends {
@@ -56,9 +54,9 @@ func (l *loop) intercept(ln *lane, r *request, reply []byte) bool {
 		return l.sitOut(ln.node, r, string(line))
 	case "UNBLOCKED":
 		// A master that becomes a replica lets go of those who block on it (disconnectAllBlockedClients).
-		return l.resends && bytes.HasPrefix(line, []byte("UNBLOCKED force unblock ")) && l.later(r)
+		return l.resends && bytes.HasPrefix(line, []byte("UNBLOCKED force unblock ")) && l.later(r, string(line))
 	case "NOSCRIPT":
-		return l.heal(ln, r)
+		return l.heal(ln, r, line)
 	case "NOAUTH":
 		if string(line) != "NOAUTH Authentication required." {
 			return false // a script's own words
@@ -140,28 +138,27 @@ func (l *loop) follow(from *lane, r *request, line string, asking bool) bool {
 	switch {
 	case addr == "":
 		return false
-	case r.private && r.sess == nil: // what held the pin is gone, nobody waits any more
-		l.settle(r)
-		l.release(r)
+	case r.client() == nil: // nobody waits any more
+		l.drop(r)
 		return true
 	case len(r.raw) == 0:
 		l.abort(r, "ERR cosky-proxy passed the request on while it arrived and cannot send it again, try again ("+line+")")
 		return true
-	case waits && asking, !known, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects, l.suspends(r):
-		if !l.later(r) {
-			l.abort(r, "ERR cosky-proxy finds no node that serves the request, the last one said "+line)
+	case waits && asking, !known, int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+		if cause := "ERR cosky-proxy finds no node that serves the request, the last one said " + line; !l.later(r, cause) {
+			l.abort(r, cause)
 		}
 		return true
 	}
-	ln, cause := l.laneFor(r, l.node(addr))
-	if cause != "" {
-		l.abort(r, cause)
-		return true
-	}
+	l.redirect(r, addr, asking, errOvertaken(line))
+	return true
+}
+
+// redirect sends r to the node at addr as soon as its order allows. line is its answer if that never comes about.
+func (l *loop) redirect(r *request, addr string, asking bool, line string) {
 	l.stats.Redirects++
 	r.retries++
-	ln.sendKept(r, asking)
-	return true
+	l.postpone(r, &resend{why: redirected, target: addr, asking: asking, line: line})
 }
 
 // sendKept sends a request that was kept, with the whole of its block if it ends one. ASKING holds for
@@ -209,7 +206,7 @@ func (l *loop) laneFor(r *request, n *node) (ln *lane, cause string) {
 		return n.lane(key)
 	}
 	if ln, cause = n.pin(s, key); cause == "" {
-		s.pin, s.patient, ln.leaving = ln, true, true
+		s.pin, s.patient, ln.leaving = ln, r.cmd.Has(command.Blocking), true
 	}
 	return ln, cause
 }
@@ -228,40 +225,6 @@ type ignore struct{}
 
 func (ignore) deliver(l *loop, r *request, _ []byte) { l.release(r) }
 
-// Back-off between repeats of a command whose slot is on the move.
-const (
-	repeatFirst = 10 * time.Millisecond
-	repeatMax   = 500 * time.Millisecond
-)
-
-// later sends r again after a while, as long as its time allows. Its session
-// sends nothing new meanwhile, and what it has sent already waits for r where that is
-// still possible (see behind), so that nothing overtakes it.
-func (l *loop) later(r *request) bool {
-	if len(r.raw) == 0 || l.expired(r) || l.now() >= l.lastTry(r) {
-		return false
-	}
-	wait := min(repeatFirst<<min(r.pauses, 8), repeatMax, time.Duration(l.lastTry(r)-l.now()))
-	r.pauses = min(r.pauses+1, 200)
-	l.stats.Retries++
-	s := r.client()
-	if s == nil {
-		l.nl.AfterFunc(wait, func() { l.repeat(r) })
-		return true
-	}
-	s.exclusive = true
-	s.fill()
-	s.delayed.push(r)
-	if delays := s.delays; s.delayed.len == 1 {
-		l.nl.AfterFunc(wait, func() {
-			if s.delays == delays {
-				l.repeatDelayed(s)
-			}
-		})
-	}
-	return true
-}
-
 // sitOut repeats r, which a node has refused because of the state that it is in, until it has another state or
 // r goes to another node. A script may have said it of its own accord, after it has written, unless these are Redis' own words
 // about a command of a script: then none can have written anything.
@@ -271,43 +234,7 @@ func (l *loop) sitOut(n *node, r *request, line string) bool {
 	if script(r) && strings.HasPrefix(line, "READONLY ") && !strings.HasPrefix(line, "READONLY You can't write against a read only replica. script: ") {
 		return false
 	}
-	return n.noteRefusal(l.now()) && l.later(r)
-}
-
-// behind makes r wait for the delayed requests of its session that precede it:
-// when it was redirected or refused itself, and when it only read what they may
-// change, unless a write behind it could then be read too early. Its reply is dropped
-// and it is sent again after them.
-func (l *loop) behind(r *request, reply []byte) bool {
-	s := r.client()
-	if s == nil || s.delayed.len == 0 || len(r.raw) == 0 || r.alone || r.private {
-		return false
-	}
-	cmd := r.cmd
-	if sc, ok := r.sink.(*scatter); ok {
-		cmd = sc.parent.cmd
-	}
-	refused := reply[0] == '-' && elsewhere(reply[1:])
-	if !refused && (!cmd.Has(command.ReadOnly) || s.writesBehind(r)) {
-		return false
-	}
-	s.delayed.push(r)
-	return true
-}
-
-// writesBehind reports whether the session has sent something after r that may
-// change what r reads. A part of a scatter reads its own slot, in its parent's place.
-func (s *session) writesBehind(r *request) bool {
-	place := r
-	if sc, ok := r.sink.(*scatter); ok {
-		place = sc.parent
-	}
-	for o := place.next; o != nil; o = o.next {
-		if o.cmd != nil && !o.cmd.Has(command.ReadOnly) && (o.slot == r.slot || !o.keyed || !r.keyed) {
-			return true
-		}
-	}
-	return false
+	return n.noteRefusal(l.now()) && l.later(r, line)
 }
 
 // elsewhere reports whether an error line says that the command was not executed,
@@ -326,64 +253,17 @@ func elsewhere[T string | []byte](line T) bool {
 	return false
 }
 
-// repeatDelayed sends the session's delayed requests again, in order.
-func (l *loop) repeatDelayed(s *session) {
-	queue := s.delayed
-	s.delayed = fifo{}
-	s.delays++
-	for queue.head != nil {
-		r := queue.pop()
-		if s.delayed.len > 0 { // the one before it has to wait on
-			s.delayed.push(r)
-			continue
-		}
-		if l.suspends(r) {
-			s.delayed.push(r)
-			if !slices.Contains(l.paused.delayed, s) {
-				l.paused.delayed = append(l.paused.delayed, s)
-			}
-			continue
-		}
-		l.repeat(r)
-	}
-}
-
 // awaitOwner lets r, whose slot nobody serves, wait for an owner.
 func (l *loop) awaitOwner(r *request) {
 	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
-	if !l.unowned.note(l.now(), l.patience()) || !l.later(r) {
+	if !l.unowned.note(l.now(), l.patience()) || !l.later(r, errUnbound) {
 		l.abort(r, errUnbound)
 	}
 }
 
-// client is the session that waits for r, directly or through its scatter.
-func (r *request) client() *session {
-	if sc, ok := r.sink.(*scatter); ok {
-		return sc.parent.sess
-	}
-	return r.sess
-}
-
-func (l *loop) repeat(r *request) {
-	if r.sess == nil && (r.sink == nil || r.block != nil) {
-		l.settle(r)
-		l.release(r)
-		return
-	}
-	n, cause := l.owner(r.slot)
-	if cause == "" {
-		var ln *lane
-		if ln, cause = l.laneFor(r, n); cause == "" {
-			ln.sendKept(r, false)
-			return
-		}
-	}
-	l.detain(r, cause)
-}
-
 // heal answers NOSCRIPT for a script that went through this proxy before: the
 // node has lost it or never had it, so it is loaded there and the call repeated.
-func (l *loop) heal(ln *lane, r *request) bool {
+func (l *loop) heal(ln *lane, r *request, line []byte) bool {
 	if !script(r) || len(r.raw) == 0 || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
 		return false
 	}
@@ -393,15 +273,9 @@ func (l *loop) heal(ln *lane, r *request) bool {
 		return false
 	}
 	ln.note("SCRIPT", "LOAD", text)
-	if s := r.sess; s != nil {
-		if s.tail != r {
-			return false // what the client sent behind it would overtake it
-		}
-		s.exclusive = true
-	}
 	r.retries++
 	l.stats.ScriptsHealed++
-	ln.send(r, r.raw)
+	l.postpone(r, &resend{why: unsent, target: ln.node.addr, line: string(line)})
 	return true
 }
 

@@ -338,11 +338,11 @@ func unfitSays(word []byte) bool {
 }
 
 // witness is the node whose invalidation streams tell what r's reply may reveal: the owner, whoever answered.
-func (ln *lane) witness(r *request) *node {
-	if ln.node.replica == nil {
-		return ln.node
+func (n *node) witness(r *request) *node {
+	if n.replica == nil {
+		return n
 	}
-	if owner, cause := ln.loop.owner(r.slot); cause == "" {
+	if owner, cause := n.loop.owner(r.slot); cause == "" {
 		return owner
 	}
 	return nil

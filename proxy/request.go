@@ -44,6 +44,8 @@ type request struct {
 	head      []byte           // its beginning, for the slow log, where raw is not kept
 	touches   []touch          // what it does to the near-cache
 	block     *execution       // of EXEC: the transaction that it ends
+	parts     *scatter         // the parts that it is divided into, while they are on their way
+	again     *resend          // it waits to be sent again; nil: it does not
 	off       uint64           // position of its first byte in the lane's stream
 	size      int              // its length there
 	length    int              // bytes that the client sent

@@ -18,6 +18,7 @@ type scatter struct {
 	merge   router.Merge
 	answers router.Answers // by child
 	missing int            // children that have not answered
+	alone   []*request     // children with memory of their own; those that have answered may be other requests by now
 	size    int            // bytes of the replies so far
 	after   func(l *loop, ok bool, reply []byte) []byte
 
@@ -88,7 +89,7 @@ func (l *loop) divide(args [][]byte, step int) *scatter {
 // collect has a divided scatter wait for the answers to its parts.
 func (sc *scatter) collect(parent *request, merge router.Merge) {
 	n := len(sc.parts.Shares)
-	sc.parent, sc.merge, sc.missing = parent, merge, n
+	sc.parent, sc.merge, sc.missing, parent.parts = parent, merge, n, sc
 	sc.answers.Parts, sc.answers.RESP3 = &sc.parts, parent.resp3
 	sc.answers.Replies = slices.Grow(sc.answers.Replies, n)[:n]
 	sc.children = slices.Grow(sc.children, n)[:n]
@@ -300,7 +301,8 @@ func (s *session) open(cmd *command.Command, merge router.Merge, n int, e *effec
 
 // newScatter collects n answers for parent.
 func newScatter(parent *request, merge router.Merge, n int) *scatter {
-	sc := &scatter{parent: parent, merge: merge, missing: n}
+	sc := &scatter{parent: parent, merge: merge, missing: n, alone: make([]*request, 0, n)}
+	parent.parts = sc
 	sc.answers.Replies, sc.answers.From, sc.answers.RESP3 = make([][]byte, n), make([]string, n), parent.resp3
 	return sc
 }
@@ -319,6 +321,7 @@ func (s *session) openParent(cmd *command.Command, e *effectScratch) *request {
 func (sc *scatter) child(l *loop, ln *lane, i int) *request {
 	c := l.newRequest(nil, nil)
 	sc.adopt(l, c, i)
+	sc.alone = append(sc.alone, c)
 	if ln != nil && sc.answers.From != nil {
 		sc.answers.From[i] = ln.node.addr
 	}
@@ -383,6 +386,7 @@ func (sc *scatter) deliver(l *loop, r *request, reply []byte) {
 // complete answers the command.
 func (sc *scatter) complete(l *loop) {
 	p := sc.parent
+	p.parts = nil
 	sc.answers.Out = l.merged
 	merged := sc.merge(&sc.answers)
 	if l.merged = sc.answers.Out; cap(l.merged) > maxKeptMerge {

@@ -70,8 +70,9 @@ type session struct {
 	midReply   bool        // the head's reply has been written in part: nothing else may be written
 	captured   *completion // takes the reply of a command that EXEC executes
 	pushes     []byte      // Pub/Sub messages that wait for the end of that reply
-	delayed    fifo        // requests that will be sent again, in order; see loop.later
-	delays     int         // how often they have been: a timer set before does nothing any more
+	delayed    int         // requests in it, or parts of them, that wait to be sent again, see again.go
+	alarm      *netloop.Timer
+	alarmAt    int64 // when it lets them go on (mono); 0: it is not set
 
 	// loop-owned: flow
 	filled    bool // it is in loop.filled
@@ -180,7 +181,10 @@ func (s *session) atRest() bool { return s.wait == waitNothing && s.inflight == 
 func (s *session) next(b []byte) int {
 	l := s.loop
 	if s.upload != nil {
-		if l.paused.kind != pauseNone && s.upload.pin != nil && s.suspended(s.lastCmd, nil) { // it is executed when its end is there
+		if l.paused.kind != pauseNone && (s.upload.pin != nil || s.upload.request != nil) && s.suspended(s.lastCmd, nil) { // it is executed when its end is there
+			return 0
+		}
+		if s.upload.request != nil && !s.resumed() {
 			return 0
 		}
 		n := s.feed(b)
@@ -601,13 +605,16 @@ func (s *session) detach() {
 		next := r.next
 		s.noteGone(r)
 		r.sess, r.next = nil, nil
-		if r.state == replyReady {
-			l.settle(r)
-			l.release(r)
-		}
+		l.abandon(r)
 		r = next
 	}
-	s.head, s.tail, s.inflight, s.held = nil, nil, 0, 0
+	s.head, s.tail, s.inflight, s.held, s.delayed = nil, nil, 0, 0, 0
+	if s.alarm != nil {
+		s.alarm.Stop()
+	}
+	if s.upload != nil && s.upload.request != nil {
+		l.drop(s.upload.request)
+	}
 	for _, ln := range s.holding {
 		if !ln.closed {
 			ln.release()

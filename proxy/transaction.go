@@ -467,33 +467,20 @@ func (x *execution) intercept(l *loop, from *lane, r *request, line string) bool
 		l.release(r)
 	case x.tx.watches > 0: // what was watched may have changed on the way to the new owner
 		l.finish(r, s.appendNullArray(nil))
-	case s.delayed.len > 0:
-		s.delayed.push(r)
-	case !known, word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects, l.suspends(r):
-		if !l.later(r) {
-			if addr != "" { // a module found a key there that the table could not tell
-				cause = "no node serves all of its keys, the last one said " + cause
-			}
-			l.abort(r, "EXECABORT Transaction discarded because of: "+cause)
+	case !known, word == "ASK" && r.caching == "YES", int(r.retries) >= l.srv.opts.Upstream.MaxRedirects:
+		if addr != "" { // a module found a key there that the table could not tell
+			cause = "no node serves all of its keys, the last one said " + cause
+		}
+		if cause = discarded + cause; !l.later(r, cause) {
+			l.abort(r, cause)
 		}
 	default:
-		x.follow(l, addr, word == "ASK")
+		l.redirect(r, addr, word == "ASK", discarded+errOvertaken(cause))
 	}
 	return true
 }
 
-// follow sends the block to the node that a redirect names.
-func (x *execution) follow(l *loop, addr string, asking bool) {
-	r := x.exec
-	ln, cause := l.laneFor(r, l.node(addr))
-	if cause != "" {
-		l.abort(r, cause)
-		return
-	}
-	l.stats.Redirects++
-	r.retries++
-	ln.sendKept(r, asking)
-}
+const discarded = "EXECABORT Transaction discarded because of: "
 
 // replyLen is the length of the complete reply at the start of b, however nested.
 func replyLen(b []byte) int {

@@ -12,9 +12,11 @@ import (
 // 512 MB needs no more memory here than one of 1 MB. It travels on a pin, where a slow
 // client holds up nobody else.
 type upload struct {
-	pin      *lane    // nil: the rest of the request is only skipped
+	pin      *lane    // nil: the rest of the request is only skipped, or waits
 	size     int      // bytes so far
 	progress progress // of what the backend has taken
+	held     []byte   // what had come of it when its connection was lost before anything was sent: it waits for another one
+	request  *request // that waits so; nil: none
 }
 
 // maxUploadBacklog is what the backend may have left untaken of a request when no more of it is read. The
@@ -50,12 +52,15 @@ func (s *session) beginUpload(b []byte) int {
 	}
 	var pin *lane
 	cause := ""
-	if l.throttle != nil {
+	if l.throttle != nil && s.permit == nil {
 		cause = s.obtain(cmd, args)
 	}
 	if cause == "" {
-		pin, cause = s.leaseFor(t)
+		if pin, cause = s.leaseFor(t.slot); cause != "" && !s.overdue() && s.hopes(t.slot, cause) {
+			return 0
+		}
 	}
+	s.heldUp = nil
 	s.parser.BeginSkim(b)
 	s.upload = &upload{pin: pin, size: len(b)}
 	s.exclusive = true
@@ -63,27 +68,73 @@ func (s *session) beginUpload(b []byte) int {
 		s.refuse(cause)
 		return len(b)
 	}
-	if pin.home == nil {
-		s.pin = pin
-	}
-	s.patient = true
 	r := l.newRequest(s, cmd)
 	r.slot, r.keyed, r.private, r.alone, r.since = t.slot, t.keyed, true, true, 0
 	l.begin(r, l.uploadEffect(cmd, args))
 	s.enqueue(r)
 	r.head = append(r.head[:0], b[:min(len(b), maxHead)]...)
-	pin.optFor(r)
-	pin.send(r, b)
+	s.stream(r, pin, b)
 	return len(b)
 }
 
-// leaseFor leases a pin to t's owner.
-func (s *session) leaseFor(t target) (*lane, string) {
-	n, cause := s.loop.owner(t.slot)
+// stream sends the beginning of an upload on a pin.
+func (s *session) stream(r *request, pin *lane, b []byte) {
+	if pin.home == nil {
+		s.pin = pin
+	}
+	s.upload.pin, s.upload.progress, s.patient = pin, progress{}, true
+	pin.optFor(r)
+	pin.send(r, b)
+}
+
+// leaseFor leases a pin to the owner of slot.
+func (s *session) leaseFor(slot uint16) (*lane, string) {
+	n, cause := s.loop.owner(slot)
 	if cause != "" {
 		return nil, cause
 	}
 	return s.lease(n)
+}
+
+// uploads reports whether r is a request that is, or was, streamed.
+func (r *request) uploads() bool {
+	return r.alone && r.private && r.sess != nil && r.sink == nil && r.block == nil && !watches(r)
+}
+
+// restream keeps an upload of which nothing was sent when its connection was lost; so far are its bytes up to then. If it has
+// come whole it is a request like others from now on (false); else its client is not read on until
+// there is another connection (true).
+func (l *loop) restream(ln *lane, r *request, soFar []byte) (waits bool) {
+	if !l.resends || int(r.retries) >= l.srv.opts.Upstream.MaxRedirects {
+		return false
+	}
+	if !ln.receives(r) {
+		r.raw, r.alone = append(r.raw[:0], soFar...), false
+		return false
+	}
+	r.retries++
+	u := r.sess.upload
+	u.held, u.request = append(u.held[:0], soFar...), r
+	return true
+}
+
+// resumed sends what is held of the upload. False: it has to wait on.
+func (s *session) resumed() bool {
+	l, u := s.loop, s.upload
+	r := u.request
+	pin, cause := s.leaseFor(r.slot)
+	if cause != "" && !s.overdue() && s.hopes(r.slot, cause) {
+		return false
+	}
+	s.heldUp = nil
+	held := u.held
+	u.held, u.request = nil, nil
+	if cause != "" {
+		l.abort(r, cause)
+		return true
+	}
+	s.stream(r, pin, held)
+	return true
 }
 
 // uploadTarget finds the shard of a request whose end is not known yet. It is
