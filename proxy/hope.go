@@ -168,7 +168,7 @@ func (ln *lane) orphaned(now int64) bool {
 		return false
 	}
 	silentSince := ln.lastRead
-	if !ln.loop.clusters {
+	if !ln.loop.clusters && ln.kind == lanePin { // silence is what who blocks waits in
 		silentSince = max(silentSince, n.goneAt)
 	}
 	return !ln.ready || now-silentSince > lastWords
