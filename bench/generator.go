@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -102,7 +101,7 @@ func loadThreads(processors int) int {
 // goLoad is the generator of package load.
 func goLoad(ctx context.Context, spec loadSpec) (loadResult, error) {
 	result, err := load.Run(ctx, load.Spec{
-		Addr: loopback(spec.port), Clients: spec.clients, Threads: loadThreads(runtime.NumCPU()), Depth: spec.depth, Requests: spec.requests,
+		Addr: loopback(spec.port), Clients: spec.clients, Threads: loadThreads(processors()), Depth: spec.depth, Requests: spec.requests,
 		Commands: spec.commands, Keys: spec.keys, Reconnect: spec.reconnect,
 	})
 	if err != nil {

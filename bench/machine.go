@@ -13,7 +13,11 @@ import (
 func header(o options, peers, missing []candidate) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## bench %s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"))
-	fmt.Fprintf(&b, "- machine: %s, %d CPUs, %s memory, %s, %s; load average at start %s\n", cpuModel(), runtime.NumCPU(), memorySize(), firstLine("uname", "-srm"), runtime.Version(), loadAverage())
+	cpus := fmt.Sprintf("%d CPUs", runtime.NumCPU())
+	if n := processors(); n != runtime.NumCPU() {
+		cpus += fmt.Sprintf(" of which %d may be used", n)
+	}
+	fmt.Fprintf(&b, "- machine: %s, %s, %s memory, %s, %s; load average at start %s\n", cpuModel(), cpus, memorySize(), firstLine("uname", "-srm"), runtime.Version(), loadAverage())
 	fmt.Fprintf(&b, "- Redis: %s\n", firstLine("redis-server", "--version"))
 	for _, c := range o.proxies {
 		fmt.Fprintf(&b, "- %s: %s\n", c.name, firstLine(c.path, "--version"))
@@ -35,7 +39,7 @@ func header(o options, peers, missing []candidate) string {
 		fmt.Fprintf(&b, "- %s cannot send mixtures of commands or connect anew, so these workloads are missing\n", o.generator)
 	}
 	threads := ""
-	if n := loadThreads(runtime.NumCPU()); o.generator == goGenerator && n > 1 {
+	if n := loadThreads(processors()); o.generator == goGenerator && n > 1 {
 		threads = fmt.Sprintf(" on %d threads", n)
 	}
 	fmt.Fprintf(&b, "- load: %s%s, %d connections unless said, %d rounds of about %s per front end; one worker thread each\n",
@@ -51,6 +55,9 @@ func firstLine(path string, args ...string) string {
 	}
 	return fmt.Sprint(err)
 }
+
+// processors is how many of them the program and its children have, a container's quota included.
+func processors() int { return runtime.GOMAXPROCS(0) }
 
 func cpuModel() string { return procField("/proc/cpuinfo", "model name", runtime.GOARCH) }
 

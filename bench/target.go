@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -87,13 +86,13 @@ func targets() []target {
 // are fewer processors, what is compared is how much two of them could carry, by the CPU that one
 // command takes.
 func secondLoop() target {
-	if loadThreads(runtime.NumCPU()) > 1 {
+	if loadThreads(processors()) > 1 {
 		return target{topology: standalone, figure: throughput, of: twoLoops, than: ours, bound: 1.7}
 	}
 	return target{
 		topology: standalone, of: twoLoops, than: ours, factor: 2, bound: 1.7,
 		figure: figure{"ops per CPU second", func(s sample) float64 { return 1 / costOf(s) }},
-		note:   fmt.Sprintf("%d processors are too few for both loops, Redis and the load: two processors' worth, by CPU/op", runtime.NumCPU()),
+		note:   fmt.Sprintf("%d processors are too few for both loops, Redis and the load: two processors' worth, by CPU/op", processors()),
 	}
 }
 
