@@ -344,6 +344,8 @@ func TestRefusals(t *testing.T) {
 		{args: []string{"--auth.mode", "proxy"}, want: []string{"auth.mode proxy needs users: set auth.users or auth.file"}},
 		{args: []string{"--auth.mode", "proxy", "--auth.file", "/f", "--auth.users", "a"}, want: []string{"auth.users and auth.file cannot be used together"}},
 		{args: []string{"--auth.mode", "passthrough"}, want: []string{"auth.mode passthrough needs a Redis with users"}},
+		{args: []string{"--slowlog.slower-than", "-1s"}, want: []string{"slowlog.slower_than (flag --slowlog.slower-than): out of range; allowed: 0, or a duration", "from 1µs to 24h"}},
+		{args: []string{"--slowlog.max-len", "0"}, want: []string{"slowlog.max_len (flag --slowlog.max-len): out of range; allowed: a whole number from 1 to 100000"}},
 		{args: []string{"--nearcache.stripes", "1500"}, want: []string{"not a power of two"}},
 		{args: []string{"--nearcache.max-entry", "17MB"}, want: []string{"nearcache.max_entry 17MB (flag --nearcache.max-entry) must not be greater than a quarter of nearcache.max_bytes 64MB (default)"}},
 		{args: []string{"--nearcache.max-bytes", "1MB"}, want: []string{"nearcache.max_entry 1MB (default) must not be greater than a quarter of nearcache.max_bytes 1MB (flag --nearcache.max-bytes)"}},

@@ -325,6 +325,31 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 		}
 	})
 
+	t.Run("a slow shard", func(t *testing.T) {
+		var fast, slower fakeData
+		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			if redirectable(args) {
+				return fast.execute(args)
+			}
+			return ""
+		})
+		b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+			if redirectable(args) {
+				time.Sleep(long)
+				return slower.execute(args)
+			}
+			return ""
+		})
+		s, addr, _ := startFakeCluster(t, slow, a, b)
+		here, there := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
+		if got := clustertest.Dial(t, addr).Do("MSET", here, "v", there, "v"); got != "+OK\r\n" {
+			t.Fatalf("MSET: %q", got)
+		}
+		if e := find(t, s, "mset"); e.Took < long || e.From != b.Addr || e.Args != 5 || e.Key != here {
+			t.Errorf("%+v", e)
+		}
+	})
+
 	t.Run("a lost master", func(t *testing.T) {
 		var m fakeData
 		next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
