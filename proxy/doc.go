@@ -25,7 +25,8 @@
 // replicas.go; tls.go puts clients' connections under TLS; facade.go makes proxies look like a cluster. Which commands there
 // are the backend says (vocabulary.go, inquiry.go), and what else it can do (abilities.go); doubt.go asks it before the
 // proxy answers for it. The near-cache is used in cached.go: what can be kept
-// (reads.go), for how long when fields expire (fieldexpiry.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go);
+// (reads.go), for how long when fields expire (fieldexpiry.go), of which keys (rules.go), MGET (bundle.go), and which loop fetches (curator.go); replies that wait
+// for all invalidations sent before them (raise.go);
 // events.go feeds it from CoSky's Pub/Sub. Replies of CoSky's scripts are views (view.go, viewfetch.go, watch.go,
 // hearing.go). hotkeys.go counts reads and hotset.go chooses the hot keys, warmup.go reads ahead, sync.go is
 // COSKY.SYNC, stale.go stands in for a lost backend.

@@ -221,8 +221,8 @@ func (s *Server) Run(ctx context.Context) error {
 		loops.Go(l.nl.Run)
 	}
 	var acceptors sync.WaitGroup
-	for _, ln := range s.listeners {
-		acceptors.Go(func() { ln.Serve(s.place) })
+	for i, ln := range s.listeners {
+		acceptors.Go(func() { ln.ServeOn(s.loops[i%len(s.loops)].nl, s.place) })
 	}
 	var watch sync.WaitGroup
 	watch.Go(func() { s.watchFacade(ctx) })
@@ -280,7 +280,7 @@ func (l *loop) drain() {
 const errMaxClients = "-ERR max number of clients reached\r\n"
 
 // place chooses the loop of a new client: the one with the fewest. It runs on the
-// acceptors' goroutines.
+// loops that accept, or on goroutines of the listeners.
 func (s *Server) place() netloop.Place {
 	if s.draining.Load() {
 		return netloop.Place{}

@@ -10,7 +10,8 @@
 //
 // One turn of a loop is, in this order:
 //
-//	wait        epoll_wait; for each ready socket one recv and one OnData, a few when much has arrived
+//	wait        epoll_wait; for each ready socket one recv and one OnData, a few when much has arrived;
+//	            for a listener of [Listener.ServeOn] up to 64 clients
 //	inbox       functions from Post, in the order they were posted
 //	timers      AfterFunc
 //	redeliver   OnData again for connections resumed or redelivered

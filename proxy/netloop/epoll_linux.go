@@ -40,7 +40,8 @@ type epoll struct {
 
 	// Loop-owned.
 	sockets []*socket // by descriptor
-	gen     int32     // of the socket registered last
+	doors   []*door
+	gen     int32 // of the socket registered last
 	events  [maxEvents]unix.EpollEvent
 }
 
@@ -78,16 +79,25 @@ func (p *epoll) wait(timeout int64) {
 func (p *epoll) dispatch(events []unix.EpollEvent) {
 	for i := range events {
 		ev := &events[i]
-		if int(ev.Fd) >= len(p.sockets) {
-			continue
-		}
 		// A socket closed earlier in this batch is gone, and the one
 		// that got its number has another generation.
-		s := p.sockets[ev.Fd]
-		if s == nil || s.gen != ev.Pad {
-			continue
+		if int(ev.Fd) < len(p.sockets) {
+			if s := p.sockets[ev.Fd]; s != nil && s.gen == ev.Pad {
+				s.ready(ev.Events)
+				continue
+			}
 		}
-		s.ready(ev.Events)
+		p.knock(ev.Fd)
+	}
+}
+
+// knock handles the event of what is no connection: a door or, more often, nothing.
+func (p *epoll) knock(fd int32) {
+	for _, d := range p.doors {
+		if d.fd == fd {
+			d.answer()
+			return
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ type ListenOptions struct {
 	// then uses the goroutine transport. It must not block.
 	Wrap func(net.Conn) net.Conn
 	// Reject, if set, returns what to tell a client that is turned away
-	// because of err. Called on the acceptor goroutine; the bytes must be
+	// because of err. Called by who accepts; the bytes must be
 	// few enough to fit an empty send buffer. Not sent when Wrap is set.
 	Reject func(err error) []byte
 	// Logger receives outages. nil means slog.Default().
@@ -65,7 +65,7 @@ type Listener struct {
 	acc  *acceptor
 	log  *slog.Logger
 
-	// Owned by the goroutine in Serve.
+	// Owned by the goroutine in Serve, or the loop of ServeOn.
 	spare  *os.File // a descriptor to give up when there are none left
 	outage bool
 
@@ -230,54 +230,79 @@ func (ln *Listener) Serve(pick func() Place) {
 			return
 		case err == nil:
 			ln.endOutage()
-			ln.place(a, pick())
-		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR):
-			// That client left before its turn; the next may not have.
-		default:
-			ln.failed(err)
+			ln.place(a, pick(), nil)
+		case leftEarly(err):
+		case !ln.failed(err):
+			select {
+			case <-time.After(acceptPause):
+			case <-ln.closed:
+			}
+			ln.holdSpare()
 		}
 	}
 }
 
-// place gives an accepted connection to the loop that was chosen.
-func (ln *Listener) place(a accepted, p Place) {
+// leftEarly: that client left before its turn; the next may not have.
+func leftEarly(err error) bool {
+	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR)
+}
+
+// place gives an accepted connection to the loop that was chosen. on is the loop that has accepted it, nil
+// when a goroutine has: that one waits when too many are on their way.
+func (ln *Listener) place(a accepted, p Place, on *Loop) {
 	loop := p.Loop
-	if loop == nil {
+	switch {
+	case loop == nil:
 		ln.reject(a, ErrNoLoop)
 		return
-	}
-	select {
-	case loop.arriving <- struct{}{}:
-	case <-ln.closed:
-		a.close()
-		p.lost()
+	case loop == on:
+		ln.accepted.Add(1)
+		ln.seat(a, p)
 		return
-	}
-	placed := loop.Post(func() {
-		<-loop.arriving
-		c, err := a.attach(loop, ln.opts.Wrap)
-		if err != nil {
-			loop.opts.Logger.Warn("cannot serve client", "err", err)
+	case on == nil:
+		select {
+		case loop.arriving <- struct{}{}:
+		case <-ln.closed:
+			a.close()
 			p.lost()
 			return
 		}
-		loop.call("new connection", func() {
-			if h := p.Welcome(c); h != nil {
-				c.SetHandler(h)
-			}
-		})
-		// No handler: it was refused, or making one panicked.
-		if c.h == (Handler)(ignore{}) {
-			c.Close()
+	}
+	placed := loop.Post(func() {
+		if on == nil {
+			<-loop.arriving
 		}
+		ln.seat(a, p)
 	})
-	if !placed {
-		<-loop.arriving
-		p.lost()
-		ln.reject(a, ErrNoLoop)
+	if placed {
+		ln.accepted.Add(1)
 		return
 	}
-	ln.accepted.Add(1)
+	if on == nil {
+		<-loop.arriving
+	}
+	p.lost()
+	ln.reject(a, ErrNoLoop)
+}
+
+// seat puts the connection on its loop, where it is called.
+func (ln *Listener) seat(a accepted, p Place) {
+	loop := p.Loop
+	c, err := a.attach(loop, ln.opts.Wrap)
+	if err != nil {
+		loop.opts.Logger.Warn("cannot serve client", "err", err)
+		p.lost()
+		return
+	}
+	loop.call("new connection", func() {
+		if h := p.Welcome(c); h != nil {
+			c.SetHandler(h)
+		}
+	})
+	// No handler: it was refused, or making one panicked.
+	if c.h == (Handler)(ignore{}) {
+		c.Close()
+	}
 }
 
 func (ln *Listener) reject(a accepted, reason error) {
@@ -289,8 +314,8 @@ func (ln *Listener) reject(a accepted, reason error) {
 }
 
 // failed deals with an accept error: it makes room for one client to turn it
-// away, or waits a moment when that is impossible.
-func (ln *Listener) failed(err error) {
+// away. False: that is impossible, and nothing can be done but to wait a moment.
+func (ln *Listener) failed(err error) bool {
 	ln.failures.Add(1)
 	ln.failedAt = time.Now()
 	if !ln.outage {
@@ -299,14 +324,7 @@ func (ln *Listener) failed(err error) {
 		ln.log.Error("cannot accept clients, turning them away until it works again", "err", err)
 	}
 	exhausted := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
-	if exhausted && ln.spare != nil && ln.turnAway() {
-		return
-	}
-	select {
-	case <-time.After(acceptPause):
-	case <-ln.closed:
-	}
-	ln.holdSpare()
+	return exhausted && ln.spare != nil && ln.turnAway()
 }
 
 // turnAway accepts one client on the spare descriptor. Another goroutine may

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -35,71 +37,185 @@ func prepareTCP(raw syscall.RawConn, keepAlive time.Duration) error {
 	return errors.Join(ctrlErr, err)
 }
 
-// acceptor accepts straight into non-blocking descriptors, while the Go
-// runtime's poller does the waiting.
+// acceptor accepts straight into non-blocking descriptors. The Go runtime's poller is not
+// involved: for each client it would wake a thread, and that one another.
 type acceptor struct {
-	nl   net.Listener // owns the address and the socket file
-	file *os.File     // the same listening socket, for raw access
-	raw  syscall.RawConn
+	path string // of the socket file; empty: none
+
+	// Guarded by mu.
+	mu sync.Mutex
+	fd int // -1: closed
 }
 
 func newAcceptor(nl net.Listener) (*acceptor, error) {
-	f, ok := nl.(interface{ File() (*os.File, error) })
+	sc, ok := nl.(syscall.Conn)
 	if !ok {
 		return nil, fmt.Errorf("no descriptor behind %T", nl)
 	}
-	file, err := f.File()
+	fd, err := duplicate(sc)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := file.SyscallConn()
-	if err != nil {
-		file.Close()
-		return nil, err
+	a := &acceptor{fd: fd}
+	if ul, ok := nl.(*net.UnixListener); ok {
+		ul.SetUnlinkOnClose(false)
+		a.path = ul.Addr().String()
 	}
-	return &acceptor{nl: nl, file: file, raw: raw}, nil
+	nl.Close()
+	return a, nil
+}
+
+// with calls f with the descriptor, unless it is closed. It stays open meanwhile.
+func (a *acceptor) with(f func(fd int) error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fd < 0 {
+		return net.ErrClosed
+	}
+	return f(a.fd)
 }
 
 // accept waits for the next connection.
 func (a *acceptor) accept() (accepted, error) {
-	var client accepted
-	var acceptErr error
-	err := a.raw.Read(func(listening uintptr) bool {
-		client, acceptErr = accept4(int(listening))
-		return acceptErr != unix.EAGAIN && (acceptErr == nil || pending(int(listening)))
-	})
-	if err != nil {
-		return accepted{}, err
+	for {
+		client, err := a.tryAccept()
+		if err == nil || !errors.Is(err, unix.EAGAIN) && a.pending(0) {
+			return client, err
+		}
+		a.pending(closedCheck)
 	}
-	return client, os.NewSyscallError("accept4", acceptErr)
 }
 
-func accept4(listening int) (accepted, error) {
-	fd, peer, err := syscall.Accept4(listening, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-	return accepted{fd, peer}, err
-}
+// closedCheck is how often, in milliseconds, an acceptor that waits looks whether it has been closed. Closing
+// ends the wait, except at the very moment when it begins.
+const closedCheck = 1000
 
-// pending reports whether a client waits. accept4 takes a descriptor before it looks
-// for a client, so when there is none left it fails even if nobody waits,
-// and believing it would mean spinning.
-func pending(listening int) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(listening), Events: unix.POLLIN}}, 0)
+// pending waits for at most so many milliseconds for a client and reports whether accept can tell
+// something new. accept4 takes a descriptor before it looks for a client, so when there is none left it
+// fails even if nobody waits, and believing it would mean spinning.
+func (a *acceptor) pending(millis int) bool {
+	var fd int
+	if err := a.with(func(listening int) error { fd = listening; return nil }); err != nil {
+		return true
+	}
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, millis)
 	return err != nil || n > 0
 }
 
 // tryAccept accepts without waiting.
-func (a *acceptor) tryAccept() (accepted, error) {
-	var client accepted
-	var acceptErr error
-	err := a.raw.Control(func(listening uintptr) { client, acceptErr = accept4(int(listening)) })
-	if err != nil {
-		return accepted{}, err
-	}
-	return client, os.NewSyscallError("accept4", acceptErr)
+func (a *acceptor) tryAccept() (client accepted, err error) {
+	err = a.with(func(listening int) error {
+		fd, peer, err := syscall.Accept4(listening, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		client = accepted{fd, peer}
+		return os.NewSyscallError("accept4", err)
+	})
+	return client, err
 }
 
+// close has clients refused at once, and whoever waits for one woken.
 func (a *acceptor) close() error {
-	return errors.Join(a.file.Close(), a.nl.Close())
+	err := a.with(func(listening int) error {
+		a.fd = -1
+		unix.Shutdown(listening, unix.SHUT_RDWR)
+		return os.NewSyscallError("close", unix.Close(listening))
+	})
+	if a.path != "" && a.path[0] != '@' {
+		os.Remove(a.path)
+	}
+	return err
+}
+
+// door is a listening socket that a loop watches. It is loop-owned.
+type door struct {
+	ln   *Listener
+	p    *epoll
+	fd   int32
+	pick func() Place
+}
+
+// ServeOn is Serve by a running loop, so that no thread has to be woken for each client. It returns after
+// Close, when the loop accepts no more. A loop that does not watch sockets leaves it to the calling goroutine.
+func (ln *Listener) ServeOn(l *Loop, pick func() Place) {
+	p, ok := l.poll.(*epoll)
+	if !ok {
+		ln.Serve(pick)
+		return
+	}
+	d := &door{ln: ln, p: p, pick: pick}
+	opened := make(chan error, 1)
+	if !l.Post(func() { opened <- d.open() }) {
+		return
+	}
+	select {
+	case err := <-opened:
+		if err != nil && !ln.isClosed() {
+			ln.Serve(pick)
+			return
+		}
+	case <-l.quit:
+		return
+	}
+	<-ln.closed
+	shut := make(chan struct{})
+	if !l.Post(func() { d.shut(); close(shut) }) {
+		return
+	}
+	select {
+	case <-shut:
+	case <-l.quit:
+	}
+}
+
+func (d *door) open() error {
+	err := d.ln.acc.with(func(fd int) error {
+		d.fd = int32(fd)
+		return unix.EpollCtl(d.p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: d.fd})
+	})
+	if err == nil {
+		d.p.doors = append(d.p.doors, d)
+	}
+	return err
+}
+
+func (d *door) shut() {
+	d.p.doors = slices.DeleteFunc(d.p.doors, func(o *door) bool { return o == d })
+	d.ln.dropSpare()
+}
+
+// answer lets clients in, so many that the turn does not belong to them alone.
+func (d *door) answer() {
+	ln := d.ln
+	for range maxArriving {
+		a, err := ln.acc.tryAccept()
+		switch {
+		case err == nil:
+			ln.endOutage()
+			ln.place(a, d.pick(), d.p.l)
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, net.ErrClosed):
+			return
+		case leftEarly(err):
+		case !ln.acc.pending(0): // see there
+			return
+		case !ln.failed(err):
+			d.rest()
+			return
+		}
+	}
+}
+
+// rest leaves the door closed for a moment.
+func (d *door) rest() {
+	d.listen(0)
+	d.p.l.AfterFunc(acceptPause, func() {
+		d.ln.holdSpare()
+		d.listen(unix.EPOLLIN)
+	})
+}
+
+func (d *door) listen(events uint32) {
+	d.ln.acc.with(func(fd int) error {
+		return unix.EpollCtl(d.p.fd, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: d.fd})
+	})
 }
 
 // accepted is a connection on its way to a loop.

@@ -28,6 +28,9 @@ func (a *acceptor) tryAccept() (accepted, error) { return a.accept() }
 
 func (a *acceptor) close() error { return a.nl.Close() }
 
+// ServeOn is Serve: no loop watches sockets here.
+func (ln *Listener) ServeOn(_ *Loop, pick func() Place) { ln.Serve(pick) }
+
 // accepted is a connection on its way to a loop.
 type accepted struct{ nc net.Conn }
 

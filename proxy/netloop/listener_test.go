@@ -93,27 +93,70 @@ func TestAddressInUse(t *testing.T) {
 }
 
 func TestCloseEndsServe(t *testing.T) {
-	ln, err := Listen("127.0.0.1:0", ListenOptions{Logger: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		ln.Serve(func() Place { return Place{} })
-		close(done)
-	}()
-	nc, err := net.Dial("tcp", ln.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	eventually(t, "a rejection", func() bool { return ln.Stats().Rejected == 1 })
-	ln.Close()
-	recvFrom(t, done)
-	if nc, err := net.Dial("tcp", ln.Addr()); err == nil {
-		nc.Close()
-		t.Error("still accepting after Close")
-	}
+	transports(t, func(t *testing.T, e *env) {
+		for name, serve := range map[string]func(*Listener, func() Place){
+			"a goroutine": (*Listener).Serve,
+			"a loop":      func(ln *Listener, pick func() Place) { ln.ServeOn(e.loop, pick) },
+		} {
+			ln, err := Listen("127.0.0.1:0", ListenOptions{Logger: quiet()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() {
+				serve(ln, func() Place { return Place{} })
+				close(done)
+			}()
+			nc, err := net.Dial("tcp", ln.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			eventually(t, "a rejection", func() bool { return ln.Stats().Rejected == 1 })
+			ln.Close()
+			if nc, err := net.Dial("tcp", ln.Addr()); err == nil {
+				nc.Close()
+				t.Errorf("%s: still accepting after Close", name)
+			}
+			recvFrom(t, done)
+		}
+	})
+}
+
+// A loop that accepts gives clients to others, too, and one that stops lets its listeners go.
+func TestLoopAcceptsForAnother(t *testing.T) {
+	transports(t, func(t *testing.T, e *env) {
+		e.accept(echo)
+		ln, err := Listen("127.0.0.1:0", ListenOptions{Logger: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		front, err := New(Options{Logger: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(front.Run)
+		done := make(chan struct{})
+		wg.Go(func() {
+			ln.ServeOn(front, func() Place { return Place{Loop: e.loop, Welcome: echo} })
+			close(done)
+		})
+		nc, err := net.Dial("tcp", ln.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		nc.SetDeadline(time.Now().Add(patience))
+		mustWrite(t, nc, []byte("hello"))
+		mustRead(t, nc, []byte("hello"))
+		e.until("the connection is there", func() bool { return e.loop.Stats().Conns == 1 })
+		front.Stop()
+		ln.Close()
+		recvFrom(t, done)
+	})
 }
 
 func TestRejectSaysWhy(t *testing.T) {

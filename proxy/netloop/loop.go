@@ -127,8 +127,8 @@ type Loop struct {
 	poll poller
 	quit chan struct{} // closed when the loop ends
 
-	// arriving has one element per accepted connection that is on its way to the loop: when
-	// thousands come at once, acceptors wait, so that a turn does not belong to them alone.
+	// arriving has one element per connection that a goroutine has accepted and that is on its way to the
+	// loop: when thousands come at once, acceptors wait, so that a turn does not belong to them alone.
 	arriving chan struct{}
 
 	// Loop-owned.
@@ -174,7 +174,7 @@ func New(opts Options) (*Loop, error) {
 	return l, nil
 }
 
-// maxArriving bounds how many accepted connections one turn attaches.
+// maxArriving bounds how many connections one turn accepts, or takes over from a goroutine that does.
 const maxArriving = 64
 
 // Run turns the loop until Stop. The calling goroutine becomes the loop
@@ -217,6 +217,7 @@ func (l *Loop) Stop() {
 	}
 	l.stop = true
 	if !l.started {
+		close(l.quit)
 		l.finished = true
 		l.inbox = nil
 		l.poll.close()

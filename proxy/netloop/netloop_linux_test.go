@@ -129,7 +129,7 @@ func TestAttachFails(t *testing.T) {
 		Loop:    e.loop,
 		Welcome: func(*Conn) Handler { t.Error("a descriptor that is none was welcomed"); return nil },
 		Lost:    func() { close(lost) },
-	})
+	}, nil)
 	recvFrom(t, lost)
 }
 

@@ -62,7 +62,7 @@ func newEnvOn(t *testing.T, opts Options, addr string) *env {
 	}
 	e := &env{t: t, loop: l, ln: ln, done: make(chan struct{})}
 	var wg sync.WaitGroup
-	wg.Go(func() { ln.Serve(func() Place { return Place{Loop: l, Welcome: *e.newHandler.Load()} }) })
+	wg.Go(func() { ln.ServeOn(l, func() Place { return Place{Loop: l, Welcome: *e.newHandler.Load()} }) })
 	wg.Go(func() { l.Run(); close(e.done) })
 	t.Cleanup(func() {
 		ln.Close()
