@@ -101,7 +101,7 @@ func parseFlags(args []string) (options, error) {
 	fs.StringVar(&o.out, "out", "bin/bench", "`directory` for the report (README.md), its charts and samples; empty: print only")
 	fs.IntVar(&o.rounds, "rounds", 5, "rounds; each measures everything once")
 	fs.DurationVar(&o.roundTime, "round-time", 500*time.Millisecond, "aimed-at length of one burst of load")
-	fs.DurationVar(&o.budget, "budget", 30*time.Minute, "no round starts that would pass this total time")
+	fs.DurationVar(&o.budget, "budget", 30*time.Minute, "no round but the first starts that would pass this total time")
 	fs.IntVar(&o.clients, "clients", 50, "connections of the load generator")
 	fs.StringVar(&topologies, "topology", "standalone,cluster", "backends to measure, comma separated")
 	fs.StringVar(&workload, "workload", "", "measure only workloads whose title matches this `regexp`, such as 'GET.*P=16'")

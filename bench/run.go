@@ -17,7 +17,7 @@ type plan struct {
 	roundTime time.Duration // aimed at for one burst of load
 	settle    time.Duration // a front end may take this long from its start to give right answers
 	clients   int
-	deadline  time.Time // no round starts that would probably pass it
+	deadline  time.Time // no round but the first starts that would probably pass it
 	generator string
 	progress  io.Writer
 }
@@ -73,11 +73,14 @@ func newExperiment(p plan, b *backend, fronts []*frontEnd, works []workload) *ex
 }
 
 // run checks and calibrates every cell, then fills rounds until the plan or the
-// time is exhausted. It fails only when ctx ends or not one round was finished.
+// time is exhausted; one in any case. It fails only when ctx ends.
 func (e *experiment) run(ctx context.Context) error {
 	for _, r := range e.rows {
+		want, err := e.answers(ctx, r.workload)
 		for _, c := range r.cells {
-			c.err = e.prepare(ctx, r.workload, c)
+			if c.err = err; err == nil {
+				c.err = e.prepare(ctx, r.workload, c, want)
+			}
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -88,7 +91,7 @@ func (e *experiment) run(ctx context.Context) error {
 	}
 	var longest time.Duration
 	for round := range e.plan.rounds {
-		if time.Now().Add(longest).After(e.plan.deadline) {
+		if round > 0 && time.Now().Add(longest).After(e.plan.deadline) {
 			fmt.Fprintf(e.plan.progress, "time budget reached after %d of %d rounds\n", round, e.plan.rounds)
 			break
 		}
@@ -102,19 +105,36 @@ func (e *experiment) run(ctx context.Context) error {
 		longest = max(longest, took)
 		fmt.Fprintf(e.plan.progress, "%s round %d/%d took %.1f s\n", e.backend.topology, round+1, e.plan.rounds, took.Seconds())
 	}
-	if e.rounds == 0 {
-		return errors.New("cannot finish a single round within the time budget")
-	}
 	return nil
 }
 
-// prepare compares the front end's answers with Redis' own and finds out how many
+// answers are Redis' own to the workload's commands. The keys of the first primary have the same
+// values as the others.
+func (e *experiment) answers(ctx context.Context, w workload) ([]string, error) {
+	ctx, cancel := e.patience(ctx)
+	defer cancel()
+	var all []string
+	for _, probe := range direct(e.backend).share(w).probes() {
+		answer, err := askCLI(ctx, e.backend.nodes[0].port, probe)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, answer)
+	}
+	return all, nil
+}
+
+// patience bounds how long a front end is waited for: one that hangs costs one workload, not the run.
+func (e *experiment) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.plan.settle+20*e.plan.roundTime+10*time.Second)
+}
+
+// prepare compares the front end's answers with those wanted and finds out how many
 // requests last about one round.
-func (e *experiment) prepare(ctx context.Context, w workload, c *cell) error {
+func (e *experiment) prepare(ctx context.Context, w workload, c *cell, want []string) error {
 	if c.front.role != reference {
-		// The keys of the first primary have the same values as the others.
-		for i, probe := range direct(e.backend).share(w).probes() {
-			if err := e.compare(ctx, c.front, probe, w.probes()[i]); err != nil {
+		for i, probe := range w.probes() {
+			if err := e.compare(ctx, c.front, probe, want[i]); err != nil {
 				return err
 			}
 		}
@@ -141,13 +161,9 @@ type refusal string
 func (r refusal) Error() string { return string(r) }
 
 // compare polls at first, because a proxy may listen before it has found its backend.
-func (e *experiment) compare(ctx context.Context, f *frontEnd, reference, probe []string) error {
-	ctx, cancel := context.WithTimeout(ctx, e.plan.settle+10*time.Second) // see measure
+func (e *experiment) compare(ctx context.Context, f *frontEnd, probe []string, want string) error {
+	ctx, cancel := e.patience(ctx)
 	defer cancel()
-	want, err := askCLI(ctx, e.backend.nodes[0].port, reference)
-	if err != nil {
-		return err
-	}
 	return poll(ctx, time.Until(f.started.Add(e.plan.settle)), func() error {
 		got, err := askCLI(ctx, f.port, probe)
 		switch {
@@ -199,8 +215,7 @@ func (e *experiment) round(ctx context.Context, round int) {
 }
 
 func (e *experiment) measure(ctx context.Context, w workload, c *cell) (sample, error) {
-	// A front end that hangs costs one workload, not the run.
-	ctx, cancel := context.WithTimeout(ctx, 20*e.plan.roundTime+10*time.Second)
+	ctx, cancel := e.patience(ctx)
 	defer cancel()
 
 	send := c.front.share(w)
