@@ -52,13 +52,17 @@ func (s *session) unowned() (done bool) {
 
 func (s *session) hopesForOwner() bool {
 	l := s.loop
-	if !l.unowned.note(l.now(), l.patience()) {
+	if !l.slotHopeful() {
 		return false
 	}
 	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
 	l.ownerless = append(l.ownerless, s)
 	return s.holdUp(waitNode, errUnbound)
 }
+
+// slotHopeful reports whether a slot that nobody serves may be served in time. How long it has not been the topology
+// knows, also when nobody has asked for a while.
+func (l *loop) slotHopeful() bool { return l.now()-l.unownedSince < l.patience() }
 
 // wake lets those go on who wait for the node: it is in service, has been replaced, or there is no
 // hope left.
@@ -96,7 +100,7 @@ func (n *node) hope(now int64) {
 }
 
 // refusal is a time in which a server answered commands with a refusal that is about its state
-// (CLUSTERDOWN, LOADING, MASTERDOWN, READONLY), or in which nobody served a slot: as with a node that is out of reach, every command waits
+// (CLUSTERDOWN, LOADING, MASTERDOWN, READONLY): as with a node that is out of reach, every command waits
 // for the end of it, but all of them together no longer than upstream.timeout.
 type refusal struct {
 	since, last int64 // (mono)
@@ -133,7 +137,7 @@ func (l *loop) detain(r *request, cause string) {
 	n, none := l.owner(r.slot)
 	hopeless := none == "" && n.breaker.retryAt != 0 && !n.hopeful(l.now())
 	if none == errUnbound {
-		hopeless = !l.unowned.note(l.now(), l.patience())
+		hopeless = !l.slotHopeful()
 	}
 	if hopeless || !l.resends || !l.later(r, cause) {
 		l.abort(r, cause)

@@ -39,34 +39,34 @@ type loop struct {
 	readSources []source  // by command ID; nil: the owner answers everything
 	replicas    [][]*node // by shard index of topo, those that may be read from; none unless readSources are
 
-	topo       *cluster.Topology
-	shards     []*node // by shard index of topo
-	nodes      map[string]*node
-	sessions   map[*session]struct{}
-	unowned    refusal    // of commands whose slot nobody serves
-	ownerless  []*session // whose present command waits for somebody to serve its slot
-	laneEpoch  uint64     // bumped when requests may travel another way than those in flight; see session.dispatch
-	seq        uint64     // of the request sent last
-	pins       int
-	draining   bool
-	paused     pauseState
-	connecting connecting
-	monitors   map[*session]struct{} // clients of this loop that monitor
-	monitored  int                   // clients of all loops that monitor
-	refused    bool                  // the command that was dispatched last; read by dispatchShown
-	ears       map[int64]*ear        // by client
-	vigil      map[*lane]struct{}    // connections that only listen, see watchOver
-	limits     limits                // what one client may occupy at the moment
-	budgetAt   int64                 // when budget was last called (mono)
-	held       atomic.Int64          // bytes in clients' buffers at the last tick
-	filled     []*session            // that may hold some of them
-	kept       int64                 // of them, bytes of names
-	reapAt     int64                 // when idle clients are looked for next (mono)
-	load       atomic.Int64          // clients placed here, for the acceptors
-	stats      *stats.Loop
-	slow       slowLog
-	goneIn     uint64 // bytes of clients that have left
-	goneOut    uint64
+	topo         *cluster.Topology
+	shards       []*node // by shard index of topo
+	nodes        map[string]*node
+	sessions     map[*session]struct{}
+	unownedSince int64      // since when there have been so many slots that nobody serves (mono)
+	ownerless    []*session // whose present command waits for somebody to serve its slot
+	laneEpoch    uint64     // bumped when requests may travel another way than those in flight; see session.dispatch
+	seq          uint64     // of the request sent last
+	pins         int
+	draining     bool
+	paused       pauseState
+	connecting   connecting
+	monitors     map[*session]struct{} // clients of this loop that monitor
+	monitored    int                   // clients of all loops that monitor
+	refused      bool                  // the command that was dispatched last; read by dispatchShown
+	ears         map[int64]*ear        // by client
+	vigil        map[*lane]struct{}    // connections that only listen, see watchOver
+	limits       limits                // what one client may occupy at the moment
+	budgetAt     int64                 // when budget was last called (mono)
+	held         atomic.Int64          // bytes in clients' buffers at the last tick
+	filled       []*session            // that may hold some of them
+	kept         int64                 // of them, bytes of names
+	reapAt       int64                 // when idle clients are looked for next (mono)
+	load         atomic.Int64          // clients placed here, for the acceptors
+	stats        *stats.Loop
+	slow         slowLog
+	goneIn       uint64 // bytes of clients that have left
+	goneOut      uint64
 
 	// scratch, valid within one callback
 	req       resp.Request // the request being dispatched
@@ -242,8 +242,8 @@ func (l *loop) adopt(t *cluster.Topology) {
 	if t.Version <= l.topo.Version {
 		return
 	}
-	if t.Uncovered() == 0 {
-		l.unowned = refusal{}
+	if t.Uncovered() != l.topo.Uncovered() {
+		l.unownedSince = l.now()
 	}
 	first := len(l.shards) == 0
 	if l.srv.opts.Cache.StaleFor > 0 && l.cache != nil && takenOver(l.topo, t) {

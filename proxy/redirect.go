@@ -256,7 +256,7 @@ func elsewhere[T string | []byte](line T) bool {
 // awaitOwner lets r, whose slot nobody serves, wait for an owner.
 func (l *loop) awaitOwner(r *request) {
 	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
-	if !l.unowned.note(l.now(), l.patience()) || !l.later(r, errUnbound) {
+	if !l.slotHopeful() || !l.later(r, errUnbound) {
 		l.abort(r, errUnbound)
 	}
 }

@@ -439,6 +439,12 @@ func TestUncoveredSlot(t *testing.T) {
 	if n := s.Stats().Retries; n > 10 { // one that waits out 500 ms looks six times, or seven; the one behind it twice
 		t.Errorf("%d retries: more than the first command has waited", n)
 	}
+	time.Sleep(1100 * time.Millisecond) // of other refusals, the next would begin another trouble
+	waited := s.Stats().Retries
+	expectReply(t, c, "SET "+upper+" v", unserved)
+	if n := s.Stats().Retries; n != waited {
+		t.Errorf("a command has waited for a slot that has not been served for long, and looked %d times", n-waited)
+	}
 	expectReply(t, c, "SET "+lower+" v", "+OK\r\n")
 	if topology.Refreshes.Load() == 0 {
 		t.Error("nobody asked for a new topology")

@@ -508,6 +508,24 @@ func TestSentinelWithoutThatMaster(t *testing.T) {
 	}
 }
 
+// TestUnreachable: what may go away by itself does not end the proxy, unless something else is wrong.
+func TestUnreachable(t *testing.T) {
+	refused := unreachable{errors.New("connection refused")}
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{seedErrors{"a:1": refused, "b:1": errNoSlots, "c:1": errNotMaster}, true},
+		{errNoSlots, true},
+		{seedErrors{"a:1": refused, "b:1": errDataPassword}, false},
+		{errors.New("cannot make sense of the topology"), false},
+	} {
+		if got := Unreachable(fmt.Errorf("cannot reach the backend: %w", c.err)); got != c.want {
+			t.Errorf("%v: got %v", c.err, got)
+		}
+	}
+}
+
 func TestSentinelInThePlaceOfAServer(t *testing.T) {
 	addr := clustertest.StartSentinel(t).Sentinels[0].Addr
 	for _, url := range []string{"redis://" + addr, "redis://" + addr + "/3", "redis-cluster://" + addr} {

@@ -190,7 +190,8 @@ func (s *sentinels) learn(seeds, others []string) {
 	s.addrs.Store(&addrs)
 }
 
-var errNotMaster = errors.New("it does not call itself a master")
+// errNotMaster is of a moment: Sentinels know sooner or later than the server whether it is one.
+var errNotMaster = unreachable{errors.New("it does not call itself a master")}
 
 // isMaster reads a ROLE reply.
 func isMaster(r reply) error {
