@@ -9,7 +9,7 @@ import "fmt"
 //
 // It is the client's session that keeps time, because every command has its place there, wherever its bytes are. The tick looks at
 // the oldest command of each session that has something in flight (loop.filled). A command whose time is over is given
-// up by itself, and the connection lives on as long as anything comes by it (else lane.timedOut ends it):
+// up by itself, and the connection lives on as long as anything comes by it (else lane.timedOut ends it, or lane.clogged):
 //
 //	to be sent again            it is not
 //	on a lane that is dialling  its bytes are taken back, see lane.withdraw
@@ -166,6 +166,13 @@ func (l *loop) takeBack() {
 func (ln *lane) survives(q *request) bool {
 	sc, part := q.sink.(*scatter)
 	return ln.home != nil && !q.alone && !q.private && (q.sink == nil || part && sc.after == nil)
+}
+
+// clogged reports whether what was given up has not left the lane within the same time again. What is behind it has no better
+// prospects, and clients that go on asking would fill the queue for as long as anything comes by the lane.
+func (ln *lane) clogged(now int64) bool {
+	r := ln.inflight.head
+	return r != nil && ln.ready && !ln.scanner.Started() && !ln.conn.ReadPaused() && r.place().late && now-r.sentAt > 2*int64(ln.loop.srv.opts.Upstream.Timeout)
 }
 
 // withdraw takes q back from a lane that is not ready, so that nothing has been written. In its place goes what has no effect: what

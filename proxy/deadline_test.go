@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -373,6 +374,53 @@ func TestGivenUpWriteStaysPending(t *testing.T) {
 	reader.Expect(hash(1))
 	kept()
 	expectReply(t, reader, "HGETALL "+key, hash(1))
+}
+
+// A connection that brings something, but no replies, is given up in the end: what was given up would gather there.
+func TestCloggedConnectionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	const timeout = allowed / 5
+	var asked atomic.Bool
+	done := make(chan struct{})
+	var pushing sync.WaitGroup
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		if args[0] != "INCR" || asked.Swap(true) {
+			return map[string]string{"INCR": ":1\r\n"}[args[0]]
+		}
+		pushing.Go(func() {
+			for every := time.NewTicker(timeout / 10); ; {
+				select {
+				case <-done:
+					every.Stop()
+					return
+				case <-every.C:
+					c.Send(">2\r\n$10\r\ninvalidate\r\n*0\r\n")
+				}
+			}
+		})
+		<-done
+		return ":1\r\n"
+	})
+	t.Cleanup(func() {
+		close(done)
+		pushing.Wait()
+	})
+	s, conn := startSingle(t, f, func(o *proxy.Options) {
+		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = timeout, nil, proxy.InvalidationOff
+	})
+	if got := conn.Do("HELLO", "3"); got[0] != '%' {
+		t.Fatalf("got %q", got)
+	}
+	if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy timed out after 200ms") || !strings.Contains(got, "fate unknown") {
+		t.Errorf("got %q", got)
+	}
+	clustertest.Await(t, "the connection to be given up", func() error {
+		if n := s.Stats().Lanes; n > 0 {
+			return fmt.Errorf("%d lanes", n)
+		}
+		return nil
+	})
+	expectReply(t, conn, "INCR n", ":1\r\n")
 }
 
 // A client that does not take its replies is not told that the server does not answer.

@@ -169,6 +169,8 @@ func (l *loop) tick() {
 			case ln.closed:
 			case ln.timedOut(now):
 				ln.expire()
+			case ln.clogged(now):
+				ln.lost(ln.overdue())
 			case ln.orphaned(now):
 				ln.lost(ln.replaced())
 			case ln.wilted(now):
