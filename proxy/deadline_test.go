@@ -376,42 +376,59 @@ func TestGivenUpWriteStaysPending(t *testing.T) {
 	expectReply(t, reader, "HGETALL "+key, hash(1))
 }
 
+// pusher sends pushes that mean nothing on connections, so that they are not silent.
+type pusher struct {
+	done chan struct{}
+	wg   sync.WaitGroup
+}
+
+func startPusher(t *testing.T) *pusher {
+	p := &pusher{done: make(chan struct{})}
+	t.Cleanup(func() {
+		close(p.done)
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *pusher) to(c *proxytest.FakeConn) {
+	p.wg.Go(func() {
+		tick := time.NewTicker(allowed / 50)
+		defer tick.Stop()
+		for {
+			select {
+			case <-p.done:
+				return
+			case <-tick.C:
+				c.Send(">2\r\n$10\r\ninvalidate\r\n*0\r\n")
+			}
+		}
+	})
+}
+
 // A connection that brings something, but no replies, is given up in the end: what was given up would gather there.
 func TestCloggedConnectionIsGivenUp(t *testing.T) {
 	t.Parallel()
-	const timeout = allowed / 5
 	var asked atomic.Bool
-	done := make(chan struct{})
-	var pushing sync.WaitGroup
+	var pushes *pusher
 	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
-		if args[0] != "INCR" || asked.Swap(true) {
-			return map[string]string{"INCR": ":1\r\n"}[args[0]]
+		if args[0] != "INCR" {
+			return ""
 		}
-		pushing.Go(func() {
-			for every := time.NewTicker(timeout / 10); ; {
-				select {
-				case <-done:
-					every.Stop()
-					return
-				case <-every.C:
-					c.Send(">2\r\n$10\r\ninvalidate\r\n*0\r\n")
-				}
-			}
-		})
-		<-done
+		if !asked.Swap(true) {
+			pushes.to(c)
+			<-pushes.done
+		}
 		return ":1\r\n"
 	})
-	t.Cleanup(func() {
-		close(done)
-		pushing.Wait()
-	})
+	pushes = startPusher(t)
 	s, conn := startSingle(t, f, func(o *proxy.Options) {
-		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = timeout, nil, proxy.InvalidationOff
+		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = allowed/5, nil, proxy.InvalidationOff
 	})
 	if got := conn.Do("HELLO", "3"); got[0] != '%' {
 		t.Fatalf("got %q", got)
 	}
-	if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy timed out after 200ms") || !strings.Contains(got, "fate unknown") {
+	if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy timed out after 200ms") || !strings.HasSuffix(got, fateUnknown) {
 		t.Errorf("got %q", got)
 	}
 	clustertest.Await(t, "the connection to be given up", func() error {
@@ -421,6 +438,49 @@ func TestCloggedConnectionIsGivenUp(t *testing.T) {
 		return nil
 	})
 	expectReply(t, conn, "INCR n", ":1\r\n")
+}
+
+// Who has not waited for a fetch until its end goes on as if there had been none.
+func TestGivenUpFetch(t *testing.T) {
+	t.Parallel()
+	const key, slow = "ns:svc_itc:a", "ns:svc_itc:slow"
+	held := make(chan struct{})
+	var pushes *pusher
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		switch {
+		case args[0] != "HGETALL":
+			return map[string]string{"HSET": ":1\r\n"}[args[0]]
+		case args[1] == slow:
+			pushes.to(c)
+			<-held
+		}
+		return "*0\r\n"
+	})
+	pushes = startPusher(t)
+	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.Timeout, o.Cache.MaxStaleness = allowed/5, time.Minute })
+	kept := func(key string) {
+		t.Helper()
+		hits := s.Stats().Hits
+		clustertest.Await(t, "a read to be kept", func() error {
+			if conn.Do("HGETALL", key); s.Stats().Hits == hits {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+	}
+	kept(key)
+	misses, reads := s.Stats().Misses, f.Calls("HGETALL")
+	if got := conn.Do("HGETALL", slow); got != "-ERR cosky-proxy timed out after 200ms waiting for backend "+f.Addr+"\r\n" {
+		t.Errorf("got %q", got)
+	}
+	if m, r := s.Stats().Misses-misses, f.Calls("HGETALL")-reads; m != 1 || r != 1 {
+		t.Errorf("%d misses, %d reads: it did not wait for a fetch", m, r)
+	}
+	kept(key)
+	expectReply(t, conn, "HSET "+key+" f v", ":1\r\n")
+	close(held)
+	kept(key)
+	kept(slow)
 }
 
 // A client that does not take its replies is not told that the server does not answer.
