@@ -49,6 +49,7 @@ func (s clusterStage) patience(d time.Duration) {
 func (s clusterStage) blows() []blow {
 	return append(append([]blow{
 		{"a slot moves", brief, s.moveSlot},
+		{"CLIENT KILL while a slot moves", brief, s.moveSlotInTrouble},
 		{"CLUSTER FAILOVER", brief, func(_ *rig, shard int) {
 			s.patience(hasty)
 			s.Failover(s.ReplicasOf(s.master(shard))[0])
@@ -72,22 +73,48 @@ func (s clusterStage) blows() []blow {
 	}, nuisances...), successions...)
 }
 
-// moveSlot moves the slot of a counter to another master and back.
+// moveSlot moves a slot to another master and back.
 func (s clusterStage) moveSlot(r *rig, shard int) {
+	r.book.setWeather(storm{moving: true})
+	s.migrate(r, shard, func() {})
+	r.clear()
+}
+
+// moveSlotInTrouble does so while connections break.
+func (s clusterStage) moveSlotInTrouble(r *rig, shard int) {
+	r.storm("CLIENT KILL while a slot moves", storm{on: true, all: true, moving: true}, func() {
+		s.migrate(r, shard, func() {
+			for i := range s.shards() {
+				s.master(i).DoErr("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			}
+		})
+	})
+}
+
+// migrate moves the slot of a counter, a queue or a channel, with a nuisance after each step.
+func (s clusterStage) migrate(r *rig, shard int, nuisance func()) {
+	b := r.book
+	keys := []string{
+		b.counters[shard+s.shards()*rand.IntN(perShard)].key, b.watched[shard].key,
+		b.queues[shard].key, r.audience.channels[1+shard].name,
+	}
+	key := keys[rand.IntN(len(keys))]
 	to := s.master((shard + 1) % s.shards())
-	key := r.book.counters[shard+s.shards()*rand.IntN(perShard)].key
 	from := s.OwnerOf(key)
 	sl := s.SlotOf(key)
-	r.book.setWeather(storm{moving: true})
-	s.BeginMigrate(sl, to)
-	s.MigrateKeys(sl, to, 2)
-	s.MigrateKeys(sl, to, 0)
-	s.FinishMigrate(sl, to)
-	s.AwaitOK()
-	s.MoveSlot(sl, from)
-	s.AwaitOK()
+	for _, step := range []func(){
+		func() { s.BeginMigrate(sl, to) },
+		func() { s.MigrateKeys(sl, to, 2) },
+		func() { s.MigrateKeys(sl, to, 0) },
+		func() { s.FinishMigrate(sl, to) },
+		s.AwaitOK,
+		func() { s.MoveSlot(sl, from) },
+		s.AwaitOK,
+	} {
+		step()
+		nuisance()
+	}
 	s.awaitMap(r, key)
-	r.clear()
 }
 
 // awaitMap waits until the proxies know who has a key. If the one who had it were frozen before it could say MOVED, what
