@@ -12,11 +12,14 @@ import (
 )
 
 // clusterStage is a cluster of three masters with a replica each.
-type clusterStage struct{ *clustertest.Cluster }
+type clusterStage struct {
+	*clustertest.Cluster
+	elected *time.Time // when a replica was last
+}
 
 func startCluster(t *testing.T) clusterStage {
 	t.Helper()
-	s := clusterStage{clustertest.StartCluster(t, 3, 1, append([]string{"--cluster-require-full-coverage", "no"}, durable...)...)}
+	s := clusterStage{elected: new(time.Time), Cluster: clustertest.StartCluster(t, 3, 1, append([]string{"--cluster-require-full-coverage", "no"}, durable...)...)}
 	s.patience(calm)
 	return s
 }
@@ -35,7 +38,10 @@ func (s clusterStage) master(shard int) *clustertest.Redis {
 
 func (s clusterStage) heir(old *clustertest.Redis) func() error {
 	heir := s.ReplicasOf(old)[0]
-	return func() error { return promoted(heir) }
+	return func() error {
+		*s.elected = time.Now()
+		return promoted(heir)
+	}
 }
 
 func (s clusterStage) patience(d time.Duration) {
@@ -50,11 +56,7 @@ func (s clusterStage) blows() []blow {
 	return append(append([]blow{
 		{"a slot moves", brief, s.moveSlot},
 		{"CLIENT KILL while a slot moves", brief, s.moveSlotInTrouble},
-		{"CLUSTER FAILOVER", brief, func(_ *rig, shard int) {
-			s.patience(hasty)
-			s.Failover(s.ReplicasOf(s.master(shard))[0])
-			s.patience(calm)
-		}},
+		{"CLUSTER FAILOVER", brief, s.failover},
 		{"a frozen replica", brief, func(r *rig, shard int) { // what it was asked goes elsewhere
 			replica := s.ReplicasOf(s.master(shard))[0]
 			replica.Freeze()
@@ -71,6 +73,16 @@ func (s clusterStage) blows() []blow {
 			s.patience(calm)
 		}},
 	}, nuisances...), successions...)
+}
+
+// failover has a replica promoted politely. Masters vote for the replicas of one master once in two node timeouts; if it were asked
+// for earlier, the master would refuse writes in vain, for five seconds.
+func (s clusterStage) failover(_ *rig, shard int) {
+	time.Sleep(time.Until(s.elected.Add(2*hasty + hasty/2)))
+	s.patience(hasty)
+	s.Failover(s.ReplicasOf(s.master(shard))[0])
+	*s.elected = time.Now()
+	s.patience(calm)
 }
 
 // moveSlot moves a slot to another master and back.
