@@ -13,7 +13,7 @@ import (
 //	written, and only reads              sent again as well: it does no harm to read twice
 //	written, and may have had effects    nobody knows, and the client is told so: never sent again
 //
-// What is sent again keeps its place among the requests of its client (loop.again, loop.later). Nothing is when
+// What is sent again keeps its place among the requests of its client (again.go). Nothing is when
 // upstream.timeout has passed since its command was dispatched first: deadline.go ends it wherever it is then.
 
 // ending is why a connection ends.
