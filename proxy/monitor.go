@@ -12,8 +12,9 @@ import (
 // monitor is a session's MONITOR: a connection to every master that does nothing
 // else, whose lines go to the client as they come.
 type monitor struct {
-	s     *session
-	lanes []*lane
+	s       *session
+	lanes   []*lane
+	started bool // the client has been told so: nothing is shown before, although some masters show it already
 }
 
 // startMonitor answers as Redis' monitorCommand: a second one says nothing at all.
@@ -51,6 +52,7 @@ func (s *session) startMonitor(cmd *command.Command, _ [][]byte, raw []byte) boo
 		if s := p.sess; s != nil && !accepted {
 			s.stopMonitor()
 		}
+		m.started = accepted
 		return reply
 	}
 	for i, ln := range m.lanes {
@@ -92,7 +94,7 @@ func (tx *transaction) touchesKeys() bool {
 
 // line passes a whole line on.
 func (m *monitor) line(l *loop, line []byte) {
-	if !l.housekeeping(line) {
+	if m.started && !l.housekeeping(line) {
 		m.s.witness(line)
 	}
 }
@@ -180,8 +182,10 @@ func (s *session) show(args [][]byte) {
 }
 
 func (l *loop) tell(line []byte) {
-	for m := range l.monitors {
-		m.witness(line)
+	for s := range l.monitors {
+		if s.monitor.started {
+			s.witness(line)
+		}
 	}
 }
 
