@@ -534,6 +534,36 @@ func TestFillIsNoChange(t *testing.T) {
 	}
 }
 
+// TestRepliesShareARoundTrip: those to unknown scripts that arrive together wait for one PING on the
+// invalidation stream, not for one each.
+func TestRepliesShareARoundTrip(t *testing.T) {
+	r := startNear(t)
+	r.direct.Do("HSET", hashKey, "f", "0")
+	r.warm("HGETALL", hashKey)
+	pings := func() int {
+		var calls int
+		if line := r.redis.InfoField("commandstats", "cmdstat_ping"); line != "" {
+			if _, err := fmt.Sscanf(line, "calls=%d,", &calls); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return calls
+	}
+	const scripts = 64
+	call := clustertest.Encode("EVAL", "return redis.call('HINCRBY', '"+hashKey+"', 'f', 1)", "0")
+	before := pings()
+	r.front[0].Send(strings.Repeat(call, scripts))
+	for i := range scripts {
+		r.front[0].Expect(fmt.Sprintf(":%d\r\n", i+1))
+	}
+	if n := pings() - before; n == 0 || n >= scripts {
+		t.Errorf("%d PINGs for %d replies", n, scripts)
+	}
+	if got := r.front[0].Do("HGETALL", hashKey); got != "*2\r\n$1\r\nf\r\n$2\r\n64\r\n" {
+		t.Errorf("after the scripts: %q", got)
+	}
+}
+
 // TestHitPathDoesNotAllocate drives the running proxy over the wire and counts
 // what the whole process allocates.
 func TestHitPathDoesNotAllocate(t *testing.T) {
