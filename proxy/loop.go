@@ -167,6 +167,8 @@ func (l *loop) tick() {
 		for ln := range n.opened {
 			switch {
 			case ln.closed:
+			case ln.forsaken():
+				ln.owner.close("client went away")
 			case ln.timedOut(now):
 				ln.expire()
 			case ln.clogged(now):

@@ -12,6 +12,13 @@ import (
 // client takes to send it. Beyond that upstream.timeout counts there as everywhere else: from the end of the
 // blocking command's own timeout on, while the connection is being made, and while the backend takes nothing of a request.
 
+// forsaken reports whether nobody waits any more for the end of what blocks: the client went away when it did not block,
+// between two masters for instance.
+func (ln *lane) forsaken() bool {
+	s := ln.owner
+	return s != nil && s.eof && s.patient && s.upload == nil
+}
+
 // impatient reports whether a connection whose client may wait for long has been waited for too long.
 func (ln *lane) impatient(now int64) bool {
 	s, r := ln.owner, ln.inflight.head

@@ -2,8 +2,10 @@ package proxy_test
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,4 +69,31 @@ func TestPatienceEnds(t *testing.T) {
 	})
 	direct.Do("RPUSH", "q", "e")
 	blockers["BLPOP q 0"].Expect("*2\r\n" + bulkOf("q") + bulkOf("e"))
+}
+
+// Who goes away while his blocking command is on its way from one master to the next does not block there for ever.
+func TestBlockedClientGoesAwayBetweenMasters(t *testing.T) {
+	var demoted atomic.Bool
+	demoted.Store(true)
+	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "BLPOP" && demoted.Load() {
+			return "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n"
+		}
+		return ""
+	})
+	s, addr, _ := startFakeCluster(t, nil, a)
+	c := clustertest.Dial(t, addr)
+	c.Cmd("BLPOP", "q", "0")
+	counted(t, a, "BLPOP", 1)
+	if err := c.Net().(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	counted(t, a, "BLPOP", 5) // it takes some pauses, in which the client's end is noticed
+	demoted.Store(false)
+	clustertest.Await(t, "the client to be let go", func() error {
+		if n := s.Stats().Clients; n > 0 {
+			return fmt.Errorf("%d clients", n)
+		}
+		return nil
+	})
 }
