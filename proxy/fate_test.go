@@ -654,7 +654,7 @@ func TestRefusalsAreSatOut(t *testing.T) {
 				}
 				return "+done\r\n"
 			})
-			_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Upstream.Timeout = 400 * time.Millisecond }, f)
+			_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Upstream.Timeout = time.Second }, f)
 			conn := clustertest.Dial(t, addr)
 			refusals.Store(3)
 			conn.Send(oneWrite(commands...))

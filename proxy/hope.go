@@ -126,8 +126,11 @@ func (r *refusal) note(now, patience int64) bool {
 // ask once more and to be told by the server, rather than by a clock, why there is no answer.
 func (l *loop) patience() int64 {
 	timeout := int64(l.srv.opts.Upstream.Timeout)
-	return timeout - min(int64(tickInterval), timeout/8)
+	return timeout - min(lastWordsFor, timeout/4)
 }
+
+// lastWordsFor is what is left of a command's time when it is sent again for the last time, unless all of it is short.
+const lastWordsFor = int64(250 * time.Millisecond)
 
 // detain has r, which cannot be sent now, wait as long as there is hope.
 func (l *loop) detain(r *request, cause string) {

@@ -213,7 +213,7 @@ func TestRedirectsAreBounded(t *testing.T) {
 			}
 			return ""
 		})
-		_, addr, _ := startFakeCluster(t, withTimeout(transport, 500*time.Millisecond), a, b)
+		_, addr, _ := startFakeCluster(t, withTimeout(transport, 800*time.Millisecond), a, b)
 		c := clustertest.Dial(t, addr)
 		for i := range 2 {
 			got := c.Do("GET", keyIn("k", i, 2, 0))
@@ -299,7 +299,7 @@ func TestTryAgain(t *testing.T) {
 					}
 					return m.execute(args)
 				})
-				_, addr, topology := startFakeCluster(t, withTimeout(transport, 400*time.Millisecond), a)
+				_, addr, topology := startFakeCluster(t, withTimeout(transport, 800*time.Millisecond), a)
 				c := clustertest.Dial(t, addr)
 
 				refusals.Store(3)
