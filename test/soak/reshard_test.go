@@ -32,6 +32,7 @@ func TestReshardingByRedisCLI(t *testing.T) {
 	r.announce()
 	seed := c.Nodes[1].Addr
 	newcomer := c.StartStranger()
+	newcomer.Do("CONFIG", "SET", "cluster-node-timeout", calm.Milliseconds())
 	id := func(n *clustertest.Redis) string { return n.Text("CLUSTER", "MYID") }
 	steps := []struct {
 		name  string
@@ -50,6 +51,9 @@ func TestReshardingByRedisCLI(t *testing.T) {
 				if view := n.Text("CLUSTER", "NODES"); s.name != "add-node" && !strings.Contains(view, id(newcomer)) || strings.Contains(view, "handshake") {
 					return fmt.Errorf("%s sees\n%s", n.Addr, view)
 				}
+			}
+			if info := newcomer.Text("CLUSTER", "INFO"); s.name != "add-node" && !strings.Contains(info, "cluster_state:ok") {
+				return fmt.Errorf("%s says\n%s", newcomer.Addr, info) // for two seconds after its start it takes no key
 			}
 			out, err := exec.Command("redis-cli", "--cluster", "check", seed).CombinedOutput()
 			if err != nil || strings.Contains(string(out), "[ERR]") {
