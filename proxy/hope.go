@@ -160,9 +160,12 @@ func (n *node) depart(t *cluster.Topology) {
 	}
 }
 
-// lastWords is how long a master that has been replaced may be silent before what it was asked is given up.
-// Sentinels do not say whether it has failed, so one that was demoted and lives gets time to say READONLY.
-const lastWords = int64(500 * time.Millisecond)
+// lastWords is how long a master that has been replaced may be silent before what it was asked is given up: a twentieth of
+// upstream.timeout, between half a second and five. Sentinels do not say whether it has failed, so one that was demoted and lives
+// gets time to say READONLY.
+func (l *loop) lastWords() int64 {
+	return int64(min(max(500*time.Millisecond, l.srv.opts.Upstream.Timeout/20), 5*time.Second))
+}
 
 // orphaned reports whether nothing more is to be expected on a connection to a master that has gone. Blocked
 // clients, who may wait for ever, depend on it.
@@ -178,5 +181,5 @@ func (ln *lane) orphaned(now int64) bool {
 	if !ln.loop.clusters && ln.kind == lanePin { // silence is what who blocks waits in
 		silentSince = max(silentSince, n.goneAt)
 	}
-	return !ln.ready || now-silentSince > lastWords
+	return !ln.ready || now-silentSince > ln.loop.lastWords()
 }

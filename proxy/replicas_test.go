@@ -487,7 +487,7 @@ func TestRestartedMasterHasAnotherHistory(t *testing.T) {
 }
 
 // TestDemotedMasterIsWaitedFor: what a master was sent before it became a replica that may be read from is no read from a
-// replica: its answer is waited for as long as ever, and a refusal is sat out at the new master.
+// replica: its answer is waited for longer than one of those, and a refusal is sat out at the new master.
 func TestDemotedMasterIsWaitedFor(t *testing.T) {
 	for _, answer := range []string{"+OK\r\n", "-LOADING Redis is loading the dataset in memory\r\n"} {
 		arrived, release := make(chan struct{}), make(chan struct{})
@@ -520,6 +520,7 @@ func TestDemotedMasterIsWaitedFor(t *testing.T) {
 		o := proxytest.Options(t, topology)
 		o.Backend.Mode = cluster.Sentinel
 		readFromSoon(proxy.FromReplicaPreferred)(&o)
+		o.Upstream.Timeout = 10 * time.Minute // a twentieth of it is for last words
 		s, addr := proxytest.Start(t, o)
 		c := clustertest.Dial(t, addr)
 		c.Cmd("SET", "k", "v")
