@@ -82,7 +82,7 @@ func hasStar(pattern []byte) bool {
 	return false
 }
 
-func (g *aclGuard) recognise(*session) (decided bool) { return true }
+func (g *aclGuard) recognise(*session) (refusal string, decided bool) { return "", true }
 
 func (g *aclGuard) admitUpload(s *session, cmd *command.Command, args [][]byte) bool {
 	return !s.stranger && g.checker.Foresee(s.rights, cmd, args)

@@ -102,9 +102,13 @@ func (l *loop) drop(r *request) {
 func (l *loop) abandon(r *request) {
 	if sc := r.parts; sc != nil {
 		for c := range sc.unanswered {
-			if c.again != nil {
-				c.again = nil
-				l.drop(c)
+			if c.again == nil {
+				continue
+			}
+			c.again = nil
+			last := sc.missing == 1
+			if l.drop(c); last { // sc may serve another command by now
+				return
 			}
 		}
 		return

@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -346,4 +347,37 @@ func TestRefusedCommandsDoNotPileUpReplies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client that goes while a part of its command waits to be sent again, the last one that has no answer, leaves nothing behind.
+func TestClientLeavesWhileAPartWaits(t *testing.T) {
+	t.Parallel()
+	here, there := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
+	refuses := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "MSET" {
+			return clusterDown
+		}
+		return ""
+	})
+	well := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "MSET" {
+			return "+OK\r\n"
+		}
+		return ""
+	})
+	s, addr, _ := startFakeCluster(t, func(o *proxy.Options) {
+		o.Loops, o.Cache.Cache, o.Upstream.Timeout = 1, nil, time.Hour
+	}, refuses, well)
+	c := clustertest.Dial(t, addr)
+	c.Cmd("MSET", here, "1", there, "2")
+	counted(t, well, "MSET", 1)
+	counted(t, refuses, "MSET", 2)
+	setLinger0(c)
+	c.Close()
+	clustertest.Await(t, "the client to be gone", func() error {
+		if n := s.Stats().Clients; n != 0 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
 }

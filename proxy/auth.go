@@ -49,8 +49,8 @@ type guard interface {
 	admitUpload(s *session, cmd *command.Command, args [][]byte) bool
 
 	// recognise finds out whether s has to log in, if that is not certain: it sends more than
-	// a stranger may.
-	recognise(s *session) (decided bool)
+	// a stranger may. refusal is why that cannot be found out.
+	recognise(s *session) (refusal string, decided bool)
 
 	// login logs s in; nothing changes when it is refused. verb is the command that
 	// asks for it, resp3 the protocol that s is going to speak, a nil user the default one

@@ -134,33 +134,45 @@ func (s *session) mark(begun int64) (found bool) {
 	return found
 }
 
-// takeBack ends what of late requests is on lanes that are not ready or not shared. Of the others' parts it notes where they are.
+// takeBack ends what of late requests is on lanes that are not ready or not shared.
 func (l *loop) takeBack() {
-	var parts []*request
+	var lanes []*lane
 	for _, n := range l.nodes {
 		for ln := range n.opened {
-			for q := ln.inflight.head; q != nil; q = q.laneNext {
-				switch p := q.place(); {
-				case !p.late || p.sess == nil:
-				case !ln.ready, ln.kind == lanePin && !ln.survives(q):
-					parts = append(parts, q)
-				case p != q:
-					p.origin = n.addr
-				}
+			if ln.endsLate() {
+				lanes = append(lanes, ln)
 			}
 		}
 	}
-	for _, q := range parts {
-		switch ln := q.lane; {
-		case ln == nil || !q.place().late: // its end was that of another one's lane
+	for _, ln := range lanes {
+		switch {
+		case ln.closed: // its end was that of another one
 		case ln.ready:
 			ln.lost(ln.overdue())
 		default:
-			ln.withdraw(q)
-			l.abort(q, l.timeoutLine(ln.node.addr))
+			for _, q := range ln.withdraw() {
+				l.abort(q, l.timeoutLine(ln.node.addr))
+			}
 		}
 	}
 }
+
+// endsLate reports whether the lane has late requests that do not stay on it. Of parts that do it notes where they are.
+func (ln *lane) endsLate() bool {
+	for q := ln.inflight.head; q != nil; q = q.laneNext {
+		switch p := q.place(); {
+		case !p.givenUp():
+		case !ln.ready, ln.kind == lanePin && !ln.survives(q):
+			return true
+		case p != q:
+			p.origin = ln.node.addr
+		}
+	}
+	return false
+}
+
+// givenUp reports whether r is late and its client is still to be told.
+func (r *request) givenUp() bool { return r.late && r.sess != nil }
 
 // survives reports whether a private lane is of further use when q is given up: a home is, unless its state is what q is about.
 func (ln *lane) survives(q *request) bool {
@@ -175,43 +187,40 @@ func (ln *lane) clogged(now int64) bool {
 	return r != nil && ln.ready && !ln.scanner.Started() && !ln.conn.ReadPaused() && r.place().late && now-r.sentAt > 2*int64(ln.loop.srv.opts.Upstream.Timeout)
 }
 
-// withdraw takes q back from a lane that is not ready, so that nothing has been written. In its place goes what has no effect: what
-// was sent to prepare q is about the next command.
-func (ln *lane) withdraw(q *request) {
-	l := ln.loop
-	standIn := "*1\r\n$4\r\nPING\r\n"
-	if q.block != nil { // the commands before it are queued
-		standIn = "*1\r\n$7\r\nDISCARD\r\n"
+// withdraw takes late requests back from a lane that is not ready, so that nothing has been written. In the place of each goes what
+// has no effect: what was sent to prepare it is about the next command.
+func (ln *lane) withdraw() (taken []*request) {
+	queue, pending, end := ln.inflight, ln.pending, ln.queued
+	first := end - uint64(len(pending))
+	ln.inflight, ln.pending, ln.queued = fifo{}, make([]byte, 0, len(pending)), first
+	for queue.head != nil {
+		r, until := queue.pop(), end
+		if queue.head != nil {
+			until = queue.head.off
+		}
+		raw := pending[r.off-first : until-first] // of a request that was streamed, more than r.size
+		if r.place().givenUp() {
+			taken = append(taken, r)
+			r, raw = ln.standIn(r)
+		}
+		r.off = ln.queued
+		ln.queued += uint64(len(raw))
+		ln.pending = append(ln.pending, raw...)
+		ln.inflight.push(r)
 	}
-	at := len(ln.pending) - int(ln.queued-q.off)
-	ln.pending = append(ln.pending[:at:at], append([]byte(standIn), ln.pending[at+q.size:]...)...)
-	grown := uint64(len(standIn) - q.size) // wraps around, as the sums do
-	ln.queued += grown
-
-	o := l.newRequest(nil, nil)
-	o.sink, o.alone, o.lane, o.off, o.size, o.seq, o.sentAt = ignore{}, true, ln, q.off, len(standIn), q.seq, q.sentAt
-	ln.inflight.replace(q, o)
-	for r := o.laneNext; r != nil; r = r.laneNext {
-		r.off += grown
-	}
-	q.lane = nil
+	return taken
 }
 
-// replace puts o into the place of r.
-func (q *fifo) replace(r, o *request) {
-	o.laneNext, r.laneNext = r.laneNext, nil
-	if q.tail == r {
-		q.tail = o
+// standIn takes q off the lane and makes what goes in its place.
+func (ln *lane) standIn(q *request) (o *request, raw []byte) {
+	raw = []byte("*1\r\n$4\r\nPING\r\n")
+	if q.block != nil { // the commands before it are queued
+		raw = []byte("*1\r\n$7\r\nDISCARD\r\n")
 	}
-	if q.head == r {
-		q.head = o
-		return
-	}
-	before := q.head
-	for before.laneNext != r {
-		before = before.laneNext
-	}
-	before.laneNext = o
+	o = ln.loop.newRequest(nil, nil)
+	o.sink, o.alone, o.lane, o.size, o.seq, o.sentAt = ignore{}, true, ln, len(raw), q.seq, q.sentAt
+	q.lane = nil
+	return o, raw
 }
 
 // giveUp answers the session's late requests.

@@ -376,6 +376,48 @@ func TestGivenUpWriteStaysPending(t *testing.T) {
 	expectReply(t, reader, "HGETALL "+key, hash(1))
 }
 
+// What has been streamed to a connection that is not ready is taken back to its end: no part of a value is ever written as if it were a
+// command.
+func TestUploadIsTakenBackWhole(t *testing.T) {
+	t.Parallel()
+	pinned, readiness := make(chan struct{}), make(chan struct{})
+	var value strings.Builder
+	for value.Len() < 100<<10 {
+		value.WriteString(clustertest.Encode("DEL", "k"))
+	}
+	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		if args[0] == "AUTH" {
+			<-pinned
+		}
+		if args[0] == "CLIENT" && args[1] == "ID" {
+			<-readiness
+			return ":7\r\n"
+		}
+		return ""
+	})
+	s, boss := startSingle(t, f, func(o *proxy.Options) {
+		briefly(o)
+		o.Backend.Password = "secret"
+		o.Cache.Cache, o.Cache.Invalidation = nil, proxy.InvalidationOff
+		o.Clients.RequestBuffer = 96 << 10
+	})
+	c := clustertest.Dial(t, s.Addrs()[0])
+	request := clustertest.Encode("SET", "k", value.String())
+	began := time.Now()
+	c.Send(request[:80<<10])
+	counted(t, f, "AUTH", 1)
+	c.Send(request[80<<10:]) // no more than is read before the backend has taken some
+	time.Sleep(spent - time.Since(began))
+	close(pinned) // progress
+	expectTimeout(t, c, began, f.Addr, certain)
+	close(readiness)
+	expectReply(t, boss, "PING", "+PONG\r\n")
+	expectReply(t, c, "PING", "+PONG\r\n")
+	if n := f.Calls("DEL"); n != 0 {
+		t.Errorf("%d commands out of a value were executed", n)
+	}
+}
+
 // pusher sends pushes that mean nothing on connections, so that they are not silent.
 type pusher struct {
 	done chan struct{}

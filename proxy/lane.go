@@ -625,14 +625,18 @@ func (ln *lane) lost(e ending) {
 	if queue.len > 0 {
 		l.laneEpoch++
 	}
+	waiting := make(map[*session]struct{})
 	for queue.head != nil {
 		r := queue.pop()
 		r.lane, r.origin = nil, n.addr
 		s := r.client()
 		l.decide(ln, r, &e, unsentFrom, unsent)
 		if s != nil && s.delayed > 0 {
-			l.pursue(s)
+			waiting[s] = struct{}{}
 		}
+	}
+	for s := range waiting { // only now is nothing in their way that was lost, too
+		l.pursue(s)
 	}
 	ln.abandon()
 }

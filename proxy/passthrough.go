@@ -106,10 +106,12 @@ func (g *passGuard) welcome(s *session) {
 	s.vetted, s.stranger = false, true // as long as nobody has asked
 }
 
-func (g *passGuard) recognise(s *session) (decided bool) {
+func (g *passGuard) recognise(s *session) (refusal string, decided bool) {
 	s.questions.begin()
-	_, decided = g.vet(s)
-	return decided
+	if refusal, decided = g.vet(s); refusal == errNoAuth { // it has to
+		refusal = ""
+	}
+	return refusal, decided
 }
 
 // vet makes sure that s, which has not logged in, is no more than a new connection to the

@@ -337,3 +337,18 @@ func TestRevokedChannel(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// While the backend does not say whether a client has to log in, one that sends more than it could without a login learns just that.
+func TestLargeRequestOfWhomNobodyKnows(t *testing.T) {
+	t.Parallel()
+	f := startFrozen(t, "PING")
+	_, c := startSingle(t, f, func(o *proxy.Options) {
+		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = allowed/5, nil, proxy.InvalidationOff
+		o.Auth = authOptions(t, proxy.AuthPassthrough, nil)
+	})
+	c.Cmd("SET", "k", strings.Repeat("v", 20<<10))
+	if got := c.ReadReply(); !strings.HasPrefix(got, "-ERR cosky-proxy ") {
+		t.Errorf("got %q", got)
+	}
+	c.ExpectClosed()
+}

@@ -197,10 +197,15 @@ func (s *session) next(b []byte) int {
 	n, err := s.parser.Next(b, s.protocolLimits(), req)
 	if err != nil && s.stranger { // perhaps it need not be one
 		s.parser = resp.Parser{}
-		if !l.guard.recognise(s) {
+		refusal, decided := l.guard.recognise(s)
+		if !decided {
 			return 0
 		}
-		n, err = s.parser.Next(b, s.protocolLimits(), req)
+		if n, err = s.parser.Next(b, s.protocolLimits(), req); err != nil && refusal != "" {
+			s.refuse(refusal)
+			s.finishAndClose()
+			return len(b)
+		}
 	}
 	switch {
 	case err != nil:
