@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
+	"cosky-proxy/cluster/clustertest"
 	"cosky-proxy/test/harness"
 )
 
@@ -29,10 +31,11 @@ const (
 func (r *rig) checkLeaks() {
 	r.t.Helper()
 	for _, f := range r.fronts {
+		begun := time.Now()
 		f.Await("everything to be given back", func() error {
 			now := usageOf(f.Proxy)
 			if now.clients > f.idle.clients || now.descriptors > f.idle.descriptors+spareDescriptors || now.goroutines > f.idle.goroutines+spareGoroutines {
-				return fmt.Errorf("at the start %+v, now %+v", f.idle, now)
+				return fmt.Errorf("at the start %+v, now %+v%s", f.idle, now, r.whoIsThere(f, begun))
 			}
 			return nil
 		})
@@ -46,4 +49,14 @@ func (r *rig) checkLeaks() {
 			r.t.Errorf("memory of %s grows: at most %.1f MB in the second quarter, %.1f MB in the last", f.name, early/(1<<20), late/(1<<20))
 		}
 	}
+}
+
+// whoIsThere lists the clients of a proxy that should have none, once it has had time to notice.
+func (r *rig) whoIsThere(f *front, since time.Time) string {
+	if time.Since(since) < harness.Deadline/2 {
+		return ""
+	}
+	conn := clustertest.Dial(r.t, f.Addr)
+	defer conn.Close()
+	return "\n" + conn.Do("CLIENT", "LIST")
 }
