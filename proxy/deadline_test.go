@@ -18,7 +18,7 @@ import (
 )
 
 // What these tests set upstream.timeout to, and how much of it goes by before the second trouble begins: well before the last try
-// (loop.patience). If each trouble had its own time, commands would take the sum of both.
+// (loop.hopeTime). If each trouble had its own time, commands would take the sum of both.
 const (
 	allowed = 2 * time.Second
 	spent   = 5 * allowed / 8
