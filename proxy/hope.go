@@ -9,7 +9,7 @@ import (
 
 // Hope. When a server of a cluster, or a master that Sentinels watch, is lost, another one takes its place
 // within seconds. So what it has not been sent yet is not refused at once: it waits for the new master, or for
-// the old one's return, until upstream.timeout after the trouble began; so do requests that are streamed (upload.go). Everybody waits out the same
+// the old one's return, until upstream.timeout, or little less (hopeTime), after the trouble began; so do requests that are streamed (upload.go). Everybody waits out the same
 // trouble once: commands that come later are refused at once, until the node, or its successor,
 // is in service. The time of each goes on meanwhile (deadline.go). One Redis alone has no successor, so there commands are refused at once.
 
