@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -29,7 +30,7 @@ func peerVariable(name string) string {
 func findPeers(getenv func(string) string, lookPath func(string) (string, error)) (found, missing []candidate, err error) {
 	for _, c := range peerTable() {
 		named := getenv(peerVariable(c.name))
-		path, err := lookPath(firstNonEmpty(named, c.name))
+		path, err := lookPath(cmp.Or(named, c.name))
 		if err != nil {
 			if named != "" {
 				return nil, nil, fmt.Errorf("cannot use %s=%q: %w", peerVariable(c.name), named, err)
@@ -44,13 +45,6 @@ func findPeers(getenv func(string) string, lookPath func(string) (string, error)
 		found = append(found, c)
 	}
 	return found, missing, nil
-}
-
-func firstNonEmpty(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func nutcrackerArgs(dir string, port, admin int, b *backend) ([]string, error) {

@@ -43,7 +43,7 @@ func options(c *Config) []option {
 		number("clients.max_in_flight", &cl.MaxInFlight, 1, 1_000_000, "pipelined commands of one client that wait for replies"),
 		size("clients.request_buffer", &cl.RequestBuffer, 16*KB, 1*GB, "a larger request is streamed through a private connection"),
 		size("clients.max_request", &cl.MaxRequest, 64*KB, 64*GB, "largest request that has to be held whole, such as an MSET to split"),
-		duration("clients.idle_timeout", &cl.IdleTimeout, 0, 365*day, "close a client that is silent for so long; 0: never"),
+		duration("clients.idle_timeout", &cl.IdleTimeout, 0, 365*day, "close a client that neither sends nor takes anything for so long, and waits for nothing; 0: never"),
 		duration("clients.tcp_keepalive", &cl.TCPKeepalive, 0, day, "silence before TCP probes a client; 0: no probes"),
 		size("clients.buffer_memory", &cl.BufferMemory, 1*MB, 1024*GB, "all clients' buffers together"),
 

@@ -53,7 +53,7 @@ func (m *moody) serve(c *proxytest.FakeConn, args []string) string {
 		m.execute(args)
 		return "+script\r\n"
 	}
-	return m.block(c, args)
+	return m.fakeData.serve(c, args)
 }
 
 // What was sent behind a refused command may have been executed by then: an older write never comes last, and a read sees
@@ -225,18 +225,8 @@ func TestRedirectedCommandsKeepOrder(t *testing.T) {
 // Pipelines whose commands are redirected one by one stay pipelines, and in order.
 func TestRedirectedPipelines(t *testing.T) {
 	var m fakeData
-	b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-		if redirectable(args) {
-			return m.execute(args)
-		}
-		return ""
-	})
-	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-		if redirectable(args) {
-			return askAt(args[1], b.Addr)
-		}
-		return ""
-	})
+	b := proxytest.StartFake(t, m.serve)
+	a := proxytest.StartFake(t, redirecting(askAt, b.Addr))
 	_, addr, _ := startFakeCluster(t, nil, a)
 	c := clustertest.Dial(t, addr)
 	c.Send(strings.Repeat(clustertest.Encode("INCR", "n"), 1000))

@@ -116,7 +116,7 @@ func (n *node) trip(cause string, since int64) {
 		n.stats.Trips++
 		n.stats.Open = 1
 		b.backoff = l.srv.opts.Upstream.BackoffMin
-		b.hopeUntil = since + l.patience()
+		b.hopeUntil = since + l.hopeTime()
 	}
 	pause := b.backoff/2 + rand.N(b.backoff+1)
 	b.retryAt = mono.Now() + int64(pause)

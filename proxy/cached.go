@@ -189,8 +189,8 @@ func (s *session) hit(cmd *command.Command, e *nearcache.Entry) {
 func (s *session) serve(cmd *command.Command, e *nearcache.Entry) {
 	l := s.loop
 	l.stats.Commands[cmd.ID].Calls++
-	if s.lateSince != 0 {
-		s.noteLate(nil, fromCache)
+	if s.stalledAt != 0 {
+		s.noteStalled(nil, fromCache)
 	}
 	if s.mute.on {
 		return

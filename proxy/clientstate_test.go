@@ -411,13 +411,7 @@ func TestSwappedDatabases(t *testing.T) {
 		{"SWAPDB", "0", "1"}, {"EVAL", "redis.call('swapdb', 0, 1)", "0"}, {"EVAL", "redis.call('swapdb', 0, 1)", "1", "k"}, {"EVALSHA", sha, "0"},
 	} {
 		for _, transaction := range []bool{false, true} {
-			hits := s.Stats().Hits
-			clustertest.Await(t, "a cached read", func() error {
-				if c.Do("HGETALL", key); s.Stats().Hits == hits {
-					return errString("not yet")
-				}
-				return nil
-			})
+			awaitHit(t, s, c, key)
 			if transaction {
 				c.Send(encodeAll([]string{"MULTI"}, swap, []string{"EXEC"}))
 				for range 3 {

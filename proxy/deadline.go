@@ -55,7 +55,7 @@ func (s *session) outOfTime(args [][]byte) bool {
 func (l *loop) begunInTime() int64 { return l.now() - int64(l.srv.opts.Upstream.Timeout) }
 
 // lastTry is when r is sent again for the last time.
-func (l *loop) lastTry(r *request) int64 { return r.since + l.patience() }
+func (l *loop) lastTry(r *request) int64 { return r.since + l.hopeTime() }
 
 // timeoutLine is the error of what has waited for too long; addr is empty when it is not one server.
 func (l *loop) timeoutLine(addr string) string {

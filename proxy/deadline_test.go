@@ -17,12 +17,12 @@ import (
 	"cosky-proxy/proxy/proxytest"
 )
 
-// What these tests set upstream.timeout to, and how much of it goes by before the second trouble begins. If each trouble had
-// its own time, commands would take almost twice as long as they may.
+// What these tests set upstream.timeout to, and how much of it goes by before the second trouble begins: well before the last try
+// (loop.hopeTime). If each trouble had its own time, commands would take the sum of both.
 const (
-	allowed = time.Second
-	spent   = 3 * allowed / 4
-	tooLong = 17 * allowed / 10
+	allowed = 2 * time.Second
+	spent   = 5 * allowed / 8
+	tooLong = spent + allowed - allowed/16
 )
 
 // expectTimeout reads the reply to a command that was sent at began.
@@ -30,7 +30,7 @@ func expectTimeout(t *testing.T, c *clustertest.Conn, began time.Time, at, fate 
 	t.Helper()
 	got, took := c.ReadReply(), time.Since(began)
 	ok = true
-	if want := "-ERR cosky-proxy timed out after 1s waiting for backend " + at + fate; !strings.HasPrefix(got, want) || fate == certain && got != want+"\r\n" {
+	if want := "-ERR cosky-proxy timed out after 2s waiting for backend " + at + fate; !strings.HasPrefix(got, want) || fate == certain && got != want+"\r\n" {
 		t.Errorf("got %q, want %q", got, want)
 		ok = false
 	}
@@ -45,6 +45,18 @@ const (
 	certain     = ""
 	fateUnknown = ", fate unknown: the command may or may not have been executed\r\n"
 )
+
+// awaitHit has conn read a hash until it is served from memory.
+func awaitHit(t *testing.T, s *proxy.Server, conn *clustertest.Conn, key string) {
+	t.Helper()
+	hits := s.Stats().Hits
+	clustertest.Await(t, "a read to be kept", func() error {
+		if conn.Do("HGETALL", key); s.Stats().Hits == hits {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
 
 // startFrozen is a server that says nothing to these commands before the test ends.
 func startFrozen(t *testing.T, commands ...string) *proxytest.Fake {
@@ -112,7 +124,7 @@ func TestFrozenSuccessorOfALostMaster(t *testing.T) {
 		{"WATCH", [][]string{{"WATCH", there}}, certain},
 	}
 	var m fakeData
-	well := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string { return m.block(c, args) })
+	well := proxytest.StartFake(t, m.serve)
 	next := startFrozen(t, "SET", "GET", "MSET", "MGET", "EVAL", "MULTI", "WATCH")
 	topology := proxytest.FixedTo(proxytest.Shards(1, well.Addr, deadAddr(t)))
 	o := proxytest.Options(t, topology)
@@ -161,7 +173,7 @@ func TestUnwrittenIsTakenBack(t *testing.T) {
 			watched.Store(true)
 			return "+OK\r\n"
 		}
-		return m.block(c, args)
+		return m.serve(c, args)
 	})
 	dead := deadAddr(t)
 	topology := proxytest.FixedTo(proxytest.Shards(1, dead))
@@ -227,13 +239,7 @@ func TestFetchAndReadHaveOneTime(t *testing.T) {
 		briefly(o)
 		o.Cache.MaxStaleness = allowed * 3 / 10
 	})
-	clustertest.Await(t, "a read to be kept", func() error {
-		conn.Do("HGETALL", "ns:svc_itc:a")
-		if s.Stats().Hits == 0 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	awaitHit(t, s, conn, "ns:svc_itc:a")
 	frozen.Store(true)
 	misses, began := s.Stats().Misses, time.Now()
 	conn.Cmd("HGETALL", "ns:svc_itc:b")
@@ -260,7 +266,7 @@ func TestLateRepliesOnALiveConnection(t *testing.T) {
 		if args[0] == "COMMAND" {
 			return "*1\r\n*-1\r\n"
 		}
-		return m.block(c, args)
+		return m.serve(c, args)
 	})
 	s, patient := startSingle(t, f, func(o *proxy.Options) {
 		briefly(o)
@@ -342,17 +348,7 @@ func TestGivenUpWriteStaysPending(t *testing.T) {
 	})
 	s, writer := startSingle(t, f, briefly)
 	dial := func() *clustertest.Conn { return clustertest.Dial(t, s.Addrs()[0]) }
-	kept := func() {
-		t.Helper()
-		hits := s.Stats().Hits
-		clustertest.Await(t, "a read to be kept", func() error {
-			if writer.Do("HGETALL", key); s.Stats().Hits == hits {
-				return errors.New("not yet")
-			}
-			return nil
-		})
-	}
-	kept()
+	awaitHit(t, s, writer, key)
 	slow, reader := dial(), dial()
 	began := time.Now()
 	slow.Send(oneWrite([]string{"GET", "slow1"}, []string{"GET", "slow2"}))
@@ -372,7 +368,7 @@ func TestGivenUpWriteStaysPending(t *testing.T) {
 	})
 	close(release["slow2"])
 	reader.Expect(hash(1))
-	kept()
+	awaitHit(t, s, writer, key)
 	expectReply(t, reader, "HGETALL "+key, hash(1))
 }
 
@@ -435,7 +431,7 @@ func startPusher(t *testing.T) *pusher {
 
 func (p *pusher) to(c *proxytest.FakeConn) {
 	p.wg.Go(func() {
-		tick := time.NewTicker(allowed / 50)
+		tick := time.NewTicker(allowed / 100)
 		defer tick.Stop()
 		for {
 			select {
@@ -465,7 +461,7 @@ func TestCloggedConnectionIsGivenUp(t *testing.T) {
 	})
 	pushes = startPusher(t)
 	s, conn := startSingle(t, f, func(o *proxy.Options) {
-		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = allowed/5, nil, proxy.InvalidationOff
+		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = allowed/10, nil, proxy.InvalidationOff
 	})
 	if got := conn.Do("HELLO", "3"); got[0] != '%' {
 		t.Fatalf("got %q", got)
@@ -499,18 +495,8 @@ func TestGivenUpFetch(t *testing.T) {
 		return "*0\r\n"
 	})
 	pushes = startPusher(t)
-	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.Timeout, o.Cache.MaxStaleness = allowed/5, time.Minute })
-	kept := func(key string) {
-		t.Helper()
-		hits := s.Stats().Hits
-		clustertest.Await(t, "a read to be kept", func() error {
-			if conn.Do("HGETALL", key); s.Stats().Hits == hits {
-				return errors.New("not yet")
-			}
-			return nil
-		})
-	}
-	kept(key)
+	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.Timeout, o.Cache.MaxStaleness = allowed/10, time.Minute })
+	awaitHit(t, s, conn, key)
 	misses, reads := s.Stats().Misses, f.Calls("HGETALL")
 	if got := conn.Do("HGETALL", slow); got != "-ERR cosky-proxy timed out after 200ms waiting for backend "+f.Addr+"\r\n" {
 		t.Errorf("got %q", got)
@@ -518,11 +504,11 @@ func TestGivenUpFetch(t *testing.T) {
 	if m, r := s.Stats().Misses-misses, f.Calls("HGETALL")-reads; m != 1 || r != 1 {
 		t.Errorf("%d misses, %d reads: it did not wait for a fetch", m, r)
 	}
-	kept(key)
+	awaitHit(t, s, conn, key)
 	expectReply(t, conn, "HSET "+key+" f v", ":1\r\n")
 	close(held)
-	kept(key)
-	kept(slow)
+	awaitHit(t, s, conn, key)
+	awaitHit(t, s, conn, slow)
 }
 
 // A client that does not take its replies is not told that the server does not answer.

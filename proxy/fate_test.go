@@ -207,7 +207,7 @@ func TestRefusedWatch(t *testing.T) {
 		case args[0] == "WATCH", args[0] == "UNWATCH":
 			return "+OK\r\n"
 		}
-		return m.block(c, args)
+		return m.serve(c, args)
 	})
 	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.MaxPins = 1 })
 	transaction := oneWrite([]string{"MULTI"}, []string{"SET", "k", "v"}, []string{"EXEC"})
@@ -246,7 +246,7 @@ func TestRefusedWatch(t *testing.T) {
 // A transaction that Redis queues itself, because the backend is in doubt, follows its keys like any other.
 func TestLiveTransactionIsRedirected(t *testing.T) {
 	var m fakeData
-	next := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string { return m.block(c, args) })
+	next := proxytest.StartFake(t, m.serve)
 	old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
 		switch args[0] {
 		case "GET":
@@ -284,7 +284,7 @@ func TestLiveTransactionOutlivesItsConnection(t *testing.T) {
 			c.Close()
 			return ""
 		}
-		return m.block(c, args)
+		return m.serve(c, args)
 	})
 	_, conn := startSingle(t, f, nil)
 	expectReply(t, conn, "GET k", "-BUSY Redis is busy running a script.\r\n")
@@ -292,6 +292,19 @@ func TestLiveTransactionOutlivesItsConnection(t *testing.T) {
 	for _, want := range []string{"+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n:1\r\n:2\r\n"} {
 		conn.Expect(want)
 	}
+}
+
+// awaitTrip waits until the proxy knows of a server that is lost.
+func awaitTrip(t *testing.T, s *proxy.Server) {
+	t.Helper()
+	clustertest.Await(t, "the loss to be noticed", func() error {
+		for _, n := range s.Stats().Nodes {
+			if n.Trips > 0 {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
 }
 
 // deadAddr is an address where nobody listens.
@@ -338,7 +351,7 @@ func TestUnwrittenGoesToTheNewMaster(t *testing.T) {
 				next := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
 					switch {
 					case c.Queue != nil || args[0] == "MULTI":
-						return m.block(c, args)
+						return m.serve(c, args)
 					case args[0] == "BLPOP":
 						return "*2\r\n$1\r\nq\r\n$1\r\nx\r\n"
 					case args[0] == "WATCH":
@@ -378,12 +391,7 @@ func TestUnwrittenGoesToTheNewMaster(t *testing.T) {
 // once: if each waited, this test would not end in time. Other shards know nothing of it.
 func TestHopeEnds(t *testing.T) {
 	var m fakeData
-	well := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-		if redirectable(args) {
-			return m.execute(args)
-		}
-		return ""
-	})
+	well := proxytest.StartFake(t, m.serve)
 	dead := deadAddr(t)
 	topology := proxytest.FixedTo(proxytest.Shards(1, well.Addr, dead))
 	o := proxytest.Options(t, topology)

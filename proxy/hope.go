@@ -9,7 +9,7 @@ import (
 
 // Hope. When a server of a cluster, or a master that Sentinels watch, is lost, another one takes its place
 // within seconds. So what it has not been sent yet is not refused at once: it waits for the new master, or for
-// the old one's return, until upstream.timeout after the trouble began; so do requests that are streamed (upload.go). Everybody waits out the same
+// the old one's return, until upstream.timeout, or little less (hopeTime), after the trouble began; so do requests that are streamed (upload.go). Everybody waits out the same
 // trouble once: commands that come later are refused at once, until the node, or its successor,
 // is in service. The time of each goes on meanwhile (deadline.go). One Redis alone has no successor, so there commands are refused at once.
 
@@ -55,14 +55,27 @@ func (s *session) hopesForOwner() bool {
 	if !l.slotHopeful() {
 		return false
 	}
-	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
+	l.missOwner()
 	l.ownerless = append(l.ownerless, s)
 	return s.holdUp(waitNode, errUnbound)
 }
 
+// awaitOwner lets r, whose slot nobody serves, wait for an owner.
+func (l *loop) awaitOwner(r *request) {
+	l.missOwner()
+	if !l.slotHopeful() || !l.later(r, errUnbound) {
+		l.abort(r, errUnbound)
+	}
+}
+
+// missOwner has discovery look who serves the slots now.
+func (l *loop) missOwner() {
+	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
+}
+
 // slotHopeful reports whether a slot that nobody serves may be served in time. How long it has not been the topology
 // knows, also when nobody has asked for a while.
-func (l *loop) slotHopeful() bool { return l.now()-l.unownedSince < l.patience() }
+func (l *loop) slotHopeful() bool { return l.now()-l.unownedSince < l.hopeTime() }
 
 // wake lets those go on who wait for the node: it is in service, has been replaced, or there is no
 // hope left.
@@ -111,26 +124,26 @@ type refusal struct {
 const refusalGap = 2 * int64(repeatMax)
 
 // noteRefusal reports whether it is worth while to repeat a command that the node has just refused.
-func (n *node) noteRefusal(now int64) (worth bool) { return n.refusal.note(now, n.loop.patience()) }
+func (n *node) noteRefusal(now int64) (worth bool) { return n.refusal.note(now, n.loop.hopeTime()) }
 
-// note reports whether the trouble is younger than patience.
-func (r *refusal) note(now, patience int64) bool {
+// note reports whether the trouble is younger than hopeTime.
+func (r *refusal) note(now, hopeTime int64) bool {
 	if r.last == 0 || now-r.last > refusalGap {
 		r.since = now
 	}
 	r.last = now
-	return now-r.since < patience
+	return now-r.since < hopeTime
 }
 
-// patience is how long commands wait for the end of one trouble: for as long as their time allows, but for what it takes to
+// hopeTime is how long commands wait for the end of one trouble: for as long as their time allows, but for what it takes to
 // ask once more and to be told by the server, rather than by a clock, why there is no answer.
-func (l *loop) patience() int64 {
+func (l *loop) hopeTime() int64 {
 	timeout := int64(l.srv.opts.Upstream.Timeout)
-	return timeout - min(lastWordsFor, timeout/4)
+	return timeout - min(lastTryTime, timeout/4)
 }
 
-// lastWordsFor is what is left of a command's time when it is sent again for the last time, unless all of it is short.
-const lastWordsFor = int64(250 * time.Millisecond)
+// lastTryTime is what is left of a command's time when it is sent again for the last time, unless all of it is short.
+const lastTryTime = int64(250 * time.Millisecond)
 
 // detain has r, which cannot be sent now, wait as long as there is hope.
 func (l *loop) detain(r *request, cause string) {

@@ -253,14 +253,6 @@ func elsewhere[T string | []byte](line T) bool {
 	return false
 }
 
-// awaitOwner lets r, whose slot nobody serves, wait for an owner.
-func (l *loop) awaitOwner(r *request) {
-	l.srv.opts.Topology.Refresh("a slot that is asked for is not served")
-	if !l.slotHopeful() || !l.later(r, errUnbound) {
-		l.abort(r, errUnbound)
-	}
-}
-
 // heal answers NOSCRIPT for a script that went through this proxy before: the
 // node has lost it or never had it, so it is loaded there and the call repeated.
 func (l *loop) heal(ln *lane, r *request, line []byte) bool {

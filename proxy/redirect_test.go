@@ -95,6 +95,29 @@ func (m *fakeData) execute(args []string) string {
 	return "-ERR the fake does not know " + args[0] + "\r\n"
 }
 
+// serve executes commands, with MULTI and EXEC for one connection at a time. Like Redis,
+// it keeps ASKING over a transaction.
+func (m *fakeData) serve(c *proxytest.FakeConn, args []string) string {
+	switch {
+	case args[0] == "MULTI":
+		c.Queue = [][]string{}
+		return "+OK\r\n"
+	case args[0] == "EXEC":
+		reply := fmt.Sprintf("*%d\r\n", len(c.Queue))
+		for _, q := range c.Queue {
+			reply += m.execute(q)
+		}
+		c.Queue = nil
+		return reply
+	case c.Queue != nil:
+		c.Queue = append(c.Queue, args)
+		return "+QUEUED\r\n"
+	case redirectable(args):
+		return m.execute(args)
+	}
+	return ""
+}
+
 func (m *fakeData) executed() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,6 +127,16 @@ func (m *fakeData) executed() []string {
 // redirectable commands are the ones that a cluster node redirects.
 func redirectable(args []string) bool {
 	return slices.Contains([]string{"SET", "GET", "INCR", "MSET", "MGET", "EVAL", "EVALSHA", "BLPOP", "WATCH"}, strings.ToUpper(args[0]))
+}
+
+// redirecting answers what is redirectable with a redirect to the server at addr.
+func redirecting(to func(key, addr string) string, addr string) func(*proxytest.FakeConn, []string) string {
+	return func(_ *proxytest.FakeConn, args []string) string {
+		if redirectable(args) {
+			return to(args[1], addr)
+		}
+		return ""
+	}
 }
 
 func movedTo(key, addr string) string {
@@ -147,22 +180,12 @@ func TestMovedIsFollowed(t *testing.T) {
 		onTransports(t, func(t *testing.T, transport netloop.Transport) {
 			t.Run(form, func(t *testing.T) {
 				var m fakeData
-				b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-					if redirectable(args) {
-						return m.execute(args)
-					}
-					return ""
-				})
+				b := proxytest.StartFake(t, m.serve)
 				target := b.Addr
 				if form == "port alone" { // cluster-preferred-endpoint-type unknown-endpoint
 					target = target[strings.LastIndexByte(target, ':'):]
 				}
-				a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-					if redirectable(args) {
-						return movedTo(args[1], target)
-					}
-					return ""
-				})
+				a := proxytest.StartFake(t, redirecting(movedTo, target))
 				s, addr, topology := startFakeCluster(t, withTimeout(transport, 0), a, b)
 				key := keyIn("k", 0, 2, 0)
 				c := clustertest.Dial(t, addr)
@@ -241,12 +264,7 @@ func TestAskIsFollowed(t *testing.T) {
 			}
 			return m.execute(args)
 		})
-		a = proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			if redirectable(args) {
-				return askAt(args[1], b.Addr)
-			}
-			return ""
-		})
+		a = proxytest.StartFake(t, redirecting(askAt, b.Addr))
 		_, addr, topology := startFakeCluster(t, withTimeout(transport, 0), a, b)
 		key := keyIn("k", 0, 2, 0)
 		// Several clients share the lanes: each ASKING must stay with its command.
@@ -330,12 +348,7 @@ func TestRepeatsKeepOrder(t *testing.T) {
 		var m fakeData
 		var half atomic.Bool
 		half.Store(true)
-		b := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
-			if !redirectable(args) {
-				return ""
-			}
-			return m.execute(args)
-		})
+		b := proxytest.StartFake(t, m.serve)
 		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
 			switch {
 			case !redirectable(args):
@@ -737,7 +750,7 @@ func TestReadOnly(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
 				var m fakeData
-				next := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string { return m.block(c, args) })
+				next := proxytest.StartFake(t, m.serve)
 				old := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
 					switch args[0] {
 					case "MULTI":
@@ -778,29 +791,6 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
-// block is execute with MULTI and EXEC for one connection at a time. Like Redis,
-// it keeps ASKING over a transaction.
-func (m *fakeData) block(c *proxytest.FakeConn, args []string) string {
-	switch {
-	case args[0] == "MULTI":
-		c.Queue = [][]string{}
-		return "+OK\r\n"
-	case args[0] == "EXEC":
-		reply := fmt.Sprintf("*%d\r\n", len(c.Queue))
-		for _, q := range c.Queue {
-			reply += m.execute(q)
-		}
-		c.Queue = nil
-		return reply
-	case c.Queue != nil:
-		c.Queue = append(c.Queue, args)
-		return "+QUEUED\r\n"
-	case redirectable(args):
-		return m.execute(args)
-	}
-	return ""
-}
-
 // A transaction whose slot has moved, or is on its way, is sent again as a whole.
 // What Redis says at queueing and at EXEC are two different things.
 func TestTransactionIsRedirected(t *testing.T) {
@@ -825,7 +815,7 @@ func TestTransactionIsRedirected(t *testing.T) {
 					if args[0] == "MULTI" && c.Asking != tt.asking {
 						return "-ERR MULTI without its ASKING, or with one too many\r\n"
 					}
-					return m.block(c, args)
+					return m.serve(c, args)
 				})
 				var refusals atomic.Int64
 				refusals.Store(3)
@@ -835,7 +825,7 @@ func TestTransactionIsRedirected(t *testing.T) {
 						c.Queue = [][]string{}
 						return "+OK\r\n"
 					case args[0] == "EXEC" && tt.twice && refusals.Add(-1) < 0:
-						return m.block(c, args)
+						return m.serve(c, args)
 					case args[0] == "EXEC":
 						c.Queue = nil
 						return tt.exec("{t}", b.Addr)
@@ -847,7 +837,7 @@ func TestTransactionIsRedirected(t *testing.T) {
 					case redirectable(args) && !tt.twice:
 						return askAt(args[1], b.Addr)
 					}
-					return m.block(c, args)
+					return m.serve(c, args)
 				})
 				_, addr, _ := startFakeCluster(t, withTimeout(transport, 0), a, b)
 				tag := "{" + keyIn("t", 0, 2, 0) + "}"
@@ -885,7 +875,7 @@ func TestWatchIsRedirected(t *testing.T) {
 			if args[0] == "WATCH" || args[0] == "UNWATCH" {
 				return "+OK\r\n"
 			}
-			return m.block(c, args)
+			return m.serve(c, args)
 		}
 		b := proxytest.StartFake(t, watch)
 		a := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
@@ -972,12 +962,7 @@ func TestBlockedClientIsRedirected(t *testing.T) {
 // A request that was passed on while it arrived cannot be sent again.
 func TestRedirectedUpload(t *testing.T) {
 	onTransports(t, func(t *testing.T, transport netloop.Transport) {
-		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			if redirectable(args) {
-				return movedTo(args[1], "127.0.0.1:1")
-			}
-			return ""
-		})
+		a := proxytest.StartFake(t, redirecting(movedTo, "127.0.0.1:1"))
 		_, addr, topology := startFakeCluster(t, withTimeout(transport, 0), a)
 		c := clustertest.Dial(t, addr)
 		got := c.Do("SET", "k", strings.Repeat("x", 3<<20))
@@ -1039,12 +1024,7 @@ func TestPartsFollowTheirClient(t *testing.T) {
 		}
 		return ""
 	})
-	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-		if redirectable(args) {
-			return movedTo(args[1], b.Addr)
-		}
-		return ""
-	})
+	a := proxytest.StartFake(t, redirecting(movedTo, b.Addr))
 	_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Loops, o.Cache.Cache = 1, nil }, a, b)
 	greedy, modest := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
 	clustertest.Await(t, "different ways for the two", func() error {

@@ -549,12 +549,7 @@ func TestReadsOfLostReplicasWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m fakeData
-			next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-				if redirectable(args) {
-					return m.execute(args)
-				}
-				return ""
-			})
+			next := proxytest.StartFake(t, m.serve)
 			replica := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
 				switch args[0] {
 				case "GET":
@@ -580,14 +575,7 @@ func TestReadsOfLostReplicasWait(t *testing.T) {
 			readFrom(proxy.FromReplicaPreferred)(&o)
 			s, addr := proxytest.Start(t, o)
 			clustertest.Dial(t, addr).Cmd("SET", "k", "v")
-			clustertest.Await(t, "the master to be missed", func() error {
-				for _, n := range s.Stats().Nodes {
-					if n.Trips > 0 {
-						return nil
-					}
-				}
-				return errors.New("not yet")
-			})
+			awaitTrip(t, s)
 			c := clustertest.Dial(t, addr)
 			c.Cmd("GET", "k")
 			counted(t, replica, "GET", 1)

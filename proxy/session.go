@@ -78,8 +78,8 @@ type session struct {
 	filled    bool // it is in loop.filled
 	yielded   bool // it goes on in the next turn
 	wait      waitReason
-	lateSince int64   // what has been read up to now waits since then (mono); 0: it does not, or by its client's doing
-	late      int     // bytes of it
+	stalledAt int64   // what has been read up to now waits since then (mono), see slowlog.go; 0: it does not, or by its client's doing
+	stalled   int     // bytes of it
 	laneEpoch uint64  // the loop's when the first of those in flight was sent
 	exclusive bool    // what is in flight must be answered before anything else is sent
 	astray    bool    // reads are in flight to replicas: what may write waits for them
@@ -147,11 +147,11 @@ func (s *session) OnData(b []byte) int {
 		}
 		pos += n
 		left--
-		if s.lateSince != 0 {
+		if s.stalledAt != 0 {
 			s.readOn(n)
 		}
 	}
-	if s.lateSince != 0 {
+	if s.stalledAt != 0 {
 		s.leaveUnread(len(b) - pos)
 	}
 	switch {
@@ -210,7 +210,7 @@ func (s *session) next(b []byte) int {
 	switch {
 	case err != nil:
 		l.stats.ProtocolErrors++
-		s.lateSince = 0
+		s.stalledAt = 0
 		s.reply(resp.AppendError(l.out[:0], "ERR "+err.Error()))
 		s.finishAndClose()
 		return len(b)
@@ -419,8 +419,8 @@ func (s *session) reply(b []byte) {
 		s.captured.out = append(s.captured.out, b...)
 		return
 	}
-	if s.lateSince != 0 {
-		s.noteLate(b, fromProxy)
+	if s.stalledAt != 0 {
+		s.noteStalled(b, fromProxy)
 	}
 	if s.muted() {
 		return

@@ -115,8 +115,8 @@ const maxHead = 192
 func (s *session) stamp(r *request) {
 	l := s.loop
 	r.arrived, r.length = l.now(), len(l.req.Raw)
-	if s.lateSince != 0 {
-		r.arrived = s.lateSince
+	if s.stalledAt != 0 {
+		r.arrived = s.stalledAt
 	}
 	if len(r.raw) == 0 && l.slow.after != neverSlow {
 		raw := l.presentRaw()
@@ -135,8 +135,8 @@ func (l *loop) presentRaw() []byte {
 // Waiting. A session that waits before its next command can be executed is given the same bytes again. All that had been
 // read when it began to wait has been waiting since.
 
-// holdsUp reports whether what a session waits for holds its client up, rather than being of its own making.
-func (s *session) holdsUp(reason waitReason) bool {
+// stalls reports whether a session that waits for reason holds its client up, rather than being held up by it.
+func (s *session) stalls(reason waitReason) bool {
 	switch reason {
 	case waitInFlight, waitOutput, waitPause:
 		return false
@@ -147,27 +147,27 @@ func (s *session) holdsUp(reason waitReason) bool {
 // beginWait notes that the commands that have been read have to wait for reason.
 func (s *session) beginWait(reason waitReason) {
 	switch {
-	case !s.holdsUp(reason):
-		s.lateSince, s.late = 0, 0
-	case s.lateSince == 0:
-		s.lateSince = s.loop.now()
+	case !s.stalls(reason):
+		s.stalledAt, s.stalled = 0, 0
+	case s.stalledAt == 0:
+		s.stalledAt = s.loop.now()
 	}
 }
 
 // readOn: n bytes of what had to wait have been dealt with.
 func (s *session) readOn(n int) {
-	if s.late -= n; s.late <= 0 {
-		s.lateSince, s.late = 0, 0
+	if s.stalled -= n; s.stalled <= 0 {
+		s.stalledAt, s.stalled = 0, 0
 	}
 }
 
-// leave: rest bytes of the input are not dealt with yet.
+// leaveUnread: rest bytes of the input are not dealt with yet.
 func (s *session) leaveUnread(rest int) {
 	switch {
 	case s.wait == waitNothing && !s.yielded: // the beginning of a request
-		s.lateSince, s.late = 0, 0
-	case s.late == 0:
-		s.late = rest
+		s.stalledAt, s.stalled = 0, 0
+	case s.stalled == 0:
+		s.stalled = rest
 	}
 }
 
@@ -202,10 +202,10 @@ func leftOut(r *request) bool {
 	return r.private && r.cmd.Has(command.Blocking)
 }
 
-// noteLate notes that the present command, which has waited, is answered here and now.
-func (s *session) noteLate(reply []byte, from string) {
+// noteStalled notes that the present command, which has waited, is answered here and now.
+func (s *session) noteStalled(reply []byte, from string) {
 	l := s.loop
-	took := l.now() - s.lateSince
+	took := l.now() - s.stalledAt
 	if took < l.slow.after || s.lastCmd == nil {
 		return
 	}

@@ -304,12 +304,7 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 
 	t.Run("a redirect", func(t *testing.T) {
 		var m fakeData
-		b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			if redirectable(args) {
-				return m.execute(args)
-			}
-			return ""
-		})
+		b := proxytest.StartFake(t, m.serve)
 		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
 			if redirectable(args) {
 				time.Sleep(long)
@@ -327,12 +322,7 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 
 	t.Run("a slow shard", func(t *testing.T) {
 		var fast, slower fakeData
-		a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			if redirectable(args) {
-				return fast.execute(args)
-			}
-			return ""
-		})
+		a := proxytest.StartFake(t, fast.serve)
 		b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
 			if redirectable(args) {
 				time.Sleep(long)
@@ -352,12 +342,7 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 
 	t.Run("a lost master", func(t *testing.T) {
 		var m fakeData
-		next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-			if redirectable(args) {
-				return m.execute(args)
-			}
-			return ""
-		})
+		next := proxytest.StartFake(t, m.serve)
 		topology := proxytest.FixedTo(master(1, cluster.Sentinel, deadAddr(t)))
 		o := proxytest.Options(t, topology)
 		o.Backend.Mode, o.Loops = cluster.Sentinel, 1
@@ -365,14 +350,7 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 		s, addr := proxytest.Start(t, o)
 		first, second := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
 		first.Cmd("SET", "k", "v") // finds out, and is kept
-		clustertest.Await(t, "the breaker to open", func() error {
-			for _, n := range s.Stats().Nodes {
-				if n.Trips > 0 {
-					return nil
-				}
-			}
-			return errors.New("not yet")
-		})
+		awaitTrip(t, s)
 		before, pipeline := s.Stats().BytesIn, oneWrite(words("INCR n"), words("GET n"), words("MSET a 1"))
 		second.Send(pipeline) // its session waits with all of it
 		var since time.Time
@@ -405,14 +383,7 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 		s, addr := proxytest.Start(t, o)
 		first, second := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
 		first.Cmd("SET", "k", "v")
-		clustertest.Await(t, "the breaker to open", func() error {
-			for _, n := range s.Stats().Nodes {
-				if n.Trips > 0 {
-					return nil
-				}
-			}
-			return errors.New("not yet")
-		})
+		awaitTrip(t, s)
 		second.Send(oneWrite(words("INCR n"), words("GET n")))
 		for range 2 {
 			if got := second.ReadReply(); !strings.HasPrefix(got, "-ERR cosky-proxy cannot reach backend") {

@@ -8,7 +8,6 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
-	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/proxytest"
 )
 
@@ -26,12 +25,7 @@ func TestUploadsWaitForTheNewMaster(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					var m fakeData
-					next := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
-						if redirectable(args) {
-							return m.execute(args)
-						}
-						return ""
-					})
+					next := proxytest.StartFake(t, m.serve)
 					topology := proxytest.FixedTo(master(1, mode, deadAddr(t)))
 					o := proxytest.Options(t, topology)
 					o.Backend.Mode, o.Loops, o.Clients.RequestBuffer = mode, 1, 1<<20
@@ -59,19 +53,6 @@ func TestUploadsWaitForTheNewMaster(t *testing.T) {
 			}
 		}
 	}
-}
-
-// awaitTrip waits until the proxy knows of a server that is lost.
-func awaitTrip(t *testing.T, s *proxy.Server) {
-	t.Helper()
-	clustertest.Await(t, "the loss to be noticed", func() error {
-		for _, n := range s.Stats().Nodes {
-			if n.Trips > 0 {
-				return nil
-			}
-		}
-		return errors.New("not yet")
-	})
 }
 
 // The wait ends with hope; one Redis alone has no successor. The rest of the request is skipped.

@@ -316,7 +316,6 @@ func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
 			_ = syscall.Close(fd)
 		}
 	}
-	reply := make([]byte, 64)
 	for range n {
 		fd, err := connectFrom(from, to)
 		if errors.Is(err, syscall.EADDRNOTAVAIL) && resolved.IP.To4() != nil && resolved.IP.IsLoopback() {
@@ -328,20 +327,26 @@ func Hold(ctx context.Context, addr string, n int) (release func(), err error) {
 			return nil, err
 		}
 		held = append(held, fd)
-		_, err = undisturbed(func() (int, error) { return syscall.Write(fd, []byte("*1\r\n$4\r\nPING\r\n")) })
-		if err == nil {
-			var got int
-			got, err = undisturbed(func() (int, error) { return syscall.Read(fd, reply) })
-			if err == nil && (got == 0 || reply[0] != '+') {
-				err = fmt.Errorf("the server answers %q to PING", reply[:got])
-			}
-		}
-		if err = errors.Join(err, ctx.Err()); err != nil {
+		if err := errors.Join(ping(fd), ctx.Err()); err != nil {
 			release()
 			return nil, fmt.Errorf("cannot hold connection %d of %d: %w", len(held), n, err)
 		}
 	}
 	return release, nil
+}
+
+// ping returns an error unless the server answers on a blocking socket.
+func ping(fd int) error {
+	_, err := undisturbed(func() (int, error) { return syscall.Write(fd, []byte("*1\r\n$4\r\nPING\r\n")) })
+	if err != nil {
+		return err
+	}
+	reply := make([]byte, 64)
+	n, err := undisturbed(func() (int, error) { return syscall.Read(fd, reply) })
+	if err == nil && (n == 0 || reply[0] != '+') {
+		err = fmt.Errorf("the server answers %q to PING", reply[:n])
+	}
+	return err
 }
 
 // nextLoopback counts 127.0.0.2, 127.0.0.3 and so on; nil stands for the one before.

@@ -34,12 +34,12 @@ type sample struct {
 
 // progress is how much of which replication history a server has.
 type progress struct {
-	history string // the replication id, empty before Redis 4
-	offset  int64
+	replid string // of the history; empty before Redis 4
+	offset int64
 }
 
 // reaches reports whether who is at p has everything that q says.
-func (p progress) reaches(q progress) bool { return p.history == q.history && p.offset >= q.offset }
+func (p progress) reaches(q progress) bool { return p.replid == q.replid && p.offset >= q.offset }
 
 // note keeps what the primary has answered.
 func (h *history) note(s sample) {
@@ -102,7 +102,7 @@ func parseReplication(r reply) (replication, error) {
 		case "master_sync_in_progress":
 			rep.syncing = value != "0"
 		case "master_replid":
-			rep.history = value
+			rep.replid = value
 		case "master_repl_offset":
 			own, _ = strconv.ParseInt(value, 10, 64)
 		case "slave_repl_offset":

@@ -358,21 +358,21 @@ func FuzzParseNodes(f *testing.F) {
 func TestHistory(t *testing.T) {
 	h := &history{lag: 100}
 	const id = "one"
-	reachedIn := func(history string, offset, sent, proven, from int64) {
+	reachedIn := func(replid string, offset, sent, proven, from int64) {
 		t.Helper()
-		gotProven, gotFrom, ok := h.reached(progress{history, offset}, sent)
+		gotProven, gotFrom, ok := h.reached(progress{replid, offset}, sent)
 		if !ok {
 			gotProven, gotFrom = -1, -1
 		}
 		if gotProven != proven || gotFrom != from {
-			t.Errorf("a replica at %d of %q has everything up to %d and is good from %d, want %d, %d", offset, history, gotProven, gotFrom, proven, from)
+			t.Errorf("a replica at %d of %q has everything up to %d and is good from %d, want %d, %d", offset, replid, gotProven, gotFrom, proven, from)
 		}
 	}
 	reached := func(offset, sent, want int64) {
 		t.Helper()
 		reachedIn(id, offset, sent, want, want)
 	}
-	note := func(sent int64, history string, offset int64) { h.note(sample{sent, progress{history, offset}}) }
+	note := func(sent int64, replid string, offset int64) { h.note(sample{sent, progress{replid, offset}}) }
 	reached(5, 10, -1) // nothing is known yet
 	note(10, id, 5)
 	note(50, id, 7)

@@ -124,9 +124,5 @@ func checkFileLimit(cfg *conf.Config, limit uint64, logger *slog.Logger) {
 // filesNeeded counts one descriptor per client, one for its pin as far as there may be
 // so many, and the reserve.
 func filesNeeded(cfg *conf.Config) uint64 {
-	loops := cfg.Loops
-	if loops == 0 {
-		loops = runtime.GOMAXPROCS(0)
-	}
-	return uint64(cfg.Clients.Max + min(loops*cfg.Upstream.MaxPins, cfg.Clients.Max) + reservedFiles)
+	return uint64(cfg.Clients.Max + min(loops(cfg)*cfg.Upstream.MaxPins, cfg.Clients.Max) + reservedFiles)
 }

@@ -92,7 +92,7 @@ func newCollector(opts Options) *collector {
 			counter("replica_reads_total", "Reads sent to replicas.", func(s *S) uint64 { return s.ReplicaReads }),
 			counter("redirects_total", "MOVED and ASK replies followed.", func(s *S) uint64 { return s.Redirects }),
 			counter("retries_total", "Commands sent again after TRYAGAIN, CLUSTERDOWN and the like.", func(s *S) uint64 { return s.Retries }),
-			counter("timeouts_total", "Replies that did not come within upstream.timeout.", func(s *S) uint64 { return s.Timeouts }),
+			counter("timeouts_total", "Commands, and connections, that were given up because no reply came within upstream.timeout.", func(s *S) uint64 { return s.Timeouts }),
 			counter("queue_full_total", "Commands refused because a full queue to a node (upstream.queue_limit) did not move for upstream.queue_timeout.", func(s *S) uint64 { return s.QueueFull }),
 			counter("scripts_healed_total", "NOSCRIPT replies answered by loading the script again.", func(s *S) uint64 { return s.ScriptsHealed }),
 

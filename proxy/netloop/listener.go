@@ -66,9 +66,8 @@ type Listener struct {
 	log  *slog.Logger
 
 	// Owned by the goroutine in Serve, or the loop of ServeOn.
-	spare  *os.File // a descriptor to give up when there are none left
-	outage bool
-
+	spare    *os.File // a descriptor to give up when there are none left
+	outage   bool
 	failedAt time.Time // when accept failed last
 
 	// Atomic.

@@ -43,7 +43,7 @@ type Counters struct {
 	Redirects     uint64 // MOVED and ASK replies followed
 	ReplicaReads  uint64 // reads sent to replicas
 	Retries       uint64 // TRYAGAIN, CLUSTERDOWN and the like, sent again
-	Timeouts      uint64 // replies that did not come within upstream.timeout
+	Timeouts      uint64 // commands, and connections, that were given up because no reply came within upstream.timeout
 	QueueFull     uint64 // commands refused because a full queue to a node did not move
 	ScriptsHealed uint64 // NOSCRIPT replies answered by loading the script again
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"cosky-proxy/cluster/clustertest"
-	"cosky-proxy/cluster/slot"
 )
 
 // few is how many slots redis-cli moves: those with the counters, the first of their master.
@@ -22,7 +21,7 @@ func TestReshardingByRedisCLI(t *testing.T) {
 	r := newRig(t, c)
 	for i, counter := range r.book.counters {
 		if counter.shard == 0 {
-			counter.key = keyAmong(few, i)
+			counter.key = keyWhere(func(slotOfKey int) bool { return slotOfKey < few }, "few", i)
 		}
 	}
 	r.service(everywhere)
@@ -83,19 +82,6 @@ func TestReshardingByRedisCLI(t *testing.T) {
 	r.finish()
 	for _, f := range r.fronts {
 		t.Logf("%.0f redirects followed by %s", f.Metric("cosky_proxy_redirects_total"), f.name)
-	}
-}
-
-// keyAmong is the i-th key of the form "few…" in the first n slots.
-func keyAmong(n, i int) string {
-	for j := 0; ; j++ {
-		key := "few" + strconv.Itoa(j)
-		if int(slot.Of([]byte(key))) >= n {
-			continue
-		}
-		if i--; i < 0 {
-			return key
-		}
 	}
 }
 

@@ -10,18 +10,18 @@ import (
 	"cosky-proxy/cluster/clustertest"
 )
 
-// single is one Redis.
-type single struct{ redis *clustertest.Redis }
+// singleStage is one Redis.
+type singleStage struct{ redis *clustertest.Redis }
 
-func (s single) url() string                          { return "redis://" + s.redis.Addr }
-func (s single) shards() int                          { return 1 }
-func (s single) replicas() int                        { return 0 }
-func (s single) master(int) *clustertest.Redis        { return s.redis }
-func (s single) heir(*clustertest.Redis) func() error { return nil }
-func (s single) patience(time.Duration)               {}
-func (s single) settled()                             {}
+func (s singleStage) url() string                          { return "redis://" + s.redis.Addr }
+func (s singleStage) shards() int                          { return 1 }
+func (s singleStage) replicas() int                        { return 0 }
+func (s singleStage) master(int) *clustertest.Redis        { return s.redis }
+func (s singleStage) heir(*clustertest.Redis) func() error { return nil }
+func (s singleStage) patience(time.Duration)               {}
+func (s singleStage) settled()                             {}
 
-func (s single) blows() []blow {
+func (s singleStage) blows() []blow {
 	return append([]blow{
 		{"DEBUG SLEEP", brief, func(*rig, int) { s.redis.Do("DEBUG", "SLEEP", (timeout / 6).Seconds()) }}, // nobody sees an error
 		{"DEBUG RELOAD", brief, func(*rig, int) { s.redis.Do("DEBUG", "RELOAD") }},
@@ -30,7 +30,7 @@ func (s single) blows() []blow {
 }
 
 // load restarts the server with so many keys, in another database, that it is loading for a while.
-func (s single) load(r *rig, shard int) {
+func (s singleStage) load(r *rig, shard int) {
 	batches := 10 // of 10,000 keys, none of which takes long
 	if *long > 0 {
 		batches = 40
@@ -59,7 +59,7 @@ func (s single) load(r *rig, shard int) {
 }
 
 // rewrite has everything put into the log, or out of it, that it does not tell of as it should.
-func (s single) rewrite(r *rig) {
+func (s singleStage) rewrite(r *rig) {
 	s.redis.Do("BGREWRITEAOF")
 	clustertest.Await(r.t, "the log to be rewritten", func() error {
 		if s.redis.InfoField("persistence", "aof_rewrite_in_progress") != "0" || s.redis.InfoField("persistence", "aof_rewrite_scheduled") != "0" {
@@ -69,10 +69,10 @@ func (s single) rewrite(r *rig) {
 	})
 }
 
-// startSingle: the proxy is there before its backend, and its clients, too.
+// startSingle is startRig with a Redis that is not there yet, neither for the proxy nor for its first clients.
 func startSingle(t *testing.T) *rig {
 	t.Helper()
-	s := single{clustertest.StartRedis(t, durable...)}
+	s := singleStage{clustertest.StartRedis(t, durable...)}
 	s.redis.Stop()
 	r := newRig(t, s)
 	if status, _ := r.fronts[0].Get("/readyz"); status != 503 {

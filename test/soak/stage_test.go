@@ -36,9 +36,14 @@ var durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
 
 // keyOf is the i-th key of the form "prefix…" of a shard.
 func keyOf(prefix string, shards, shard, i int) string {
+	return keyWhere(func(slotOfKey int) bool { return slotOfKey*shards/slot.Count == shard }, prefix, i)
+}
+
+// keyWhere is the i-th key of the form "prefix…" whose slot fits.
+func keyWhere(fits func(slotOfKey int) bool, prefix string, i int) string {
 	for j := 0; ; j++ {
 		key := prefix + strconv.Itoa(j)
-		if int(slot.Of([]byte(key)))*shards/slot.Count != shard {
+		if !fits(int(slot.Of([]byte(key)))) {
 			continue
 		}
 		if i--; i < 0 {
