@@ -461,12 +461,12 @@ func TestCloggedConnectionIsGivenUp(t *testing.T) {
 	})
 	pushes = startPusher(t)
 	s, conn := startSingle(t, f, func(o *proxy.Options) {
-		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = allowed/10, nil, proxy.InvalidationOff
+		o.Upstream.Timeout, o.Cache.Cache, o.Cache.Invalidation = allowed/4, nil, proxy.InvalidationOff
 	})
 	if got := conn.Do("HELLO", "3"); got[0] != '%' {
 		t.Fatalf("got %q", got)
 	}
-	if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy timed out after 200ms") || !strings.HasSuffix(got, fateUnknown) {
+	if got := conn.Do("INCR", "n"); !strings.HasPrefix(got, "-ERR cosky-proxy timed out after 500ms") || !strings.HasSuffix(got, fateUnknown) {
 		t.Errorf("got %q", got)
 	}
 	clustertest.Await(t, "the connection to be given up", func() error {
@@ -495,10 +495,10 @@ func TestGivenUpFetch(t *testing.T) {
 		return "*0\r\n"
 	})
 	pushes = startPusher(t)
-	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.Timeout, o.Cache.MaxStaleness = allowed/10, time.Minute })
+	s, conn := startSingle(t, f, func(o *proxy.Options) { o.Upstream.Timeout, o.Cache.MaxStaleness = allowed/4, time.Minute })
 	awaitHit(t, s, conn, key)
 	misses, reads := s.Stats().Misses, f.Calls("HGETALL")
-	if got := conn.Do("HGETALL", slow); got != "-ERR cosky-proxy timed out after 200ms waiting for backend "+f.Addr+"\r\n" {
+	if got := conn.Do("HGETALL", slow); got != "-ERR cosky-proxy timed out after 500ms waiting for backend "+f.Addr+"\r\n" {
 		t.Errorf("got %q", got)
 	}
 	if m, r := s.Stats().Misses-misses, f.Calls("HGETALL")-reads; m != 1 || r != 1 {
