@@ -3,7 +3,6 @@ package proxy_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -286,9 +285,7 @@ func TestSlowLogTellsWhatClientsWaitedFor(t *testing.T) {
 			}
 			return nil
 		})
-		if err := r.front[0].Net().(*net.TCPConn).SetLinger(0); err != nil {
-			t.Fatal(err)
-		}
+		setLinger0(r.front[0])
 		r.front[0].Close()
 		clustertest.Await(t, "its entry", func() error {
 			if len(r.server.SlowCommands(-1)) == 0 {
