@@ -32,6 +32,7 @@ type resend struct {
 	due    int64  // not earlier (mono)
 	line   string // the error that it is answered with if it is too late
 	reply  []byte // premature: what it was answered
+	reads  bool   // it only reads, as far as was known when it began to wait
 }
 
 // resendCause is why a request waits to be sent again.
@@ -70,8 +71,12 @@ func (l *loop) postpone(r *request, w *resend) {
 		l.drop(r)
 		return
 	}
-	r.again = w
+	r.again, w.reads = w, l.onlyReads(r)
 	s.delayed++
+	if s.delays == nil {
+		s.delays = &delays{slots: make(map[uint16]int)}
+	}
+	s.delays.count(r, 1)
 	s.exclusive = true
 	s.fill()
 	s.hold(len(w.reply))
@@ -83,8 +88,35 @@ func (l *loop) postpone(r *request, w *resend) {
 // waitsNoMore is the end of postpone.
 func (s *session) waitsNoMore(r *request) {
 	s.held -= len(r.again.reply)
-	s.delayed--
+	s.delays.count(r, -1)
+	if s.delayed--; s.delayed == 0 {
+		s.delays = nil
+	}
 	r.again = nil
+}
+
+// delays tells for most replies at once that nothing waits which they clash with: many thousands of parts of
+// commands may be on their way for one client, and to look at all of them for each reply would take minutes.
+type delays struct {
+	slots  map[uint16]int // how many of those that wait are for the slot
+	rest   int            // how many may be for any
+	writes int            // how many of all may do more than read
+}
+
+func (d *delays) count(r *request, n int) {
+	if r.keyed {
+		d.slots[r.slot] += n
+	} else {
+		d.rest += n
+	}
+	if !r.again.reads {
+		d.writes += n
+	}
+}
+
+// none reports whether none of those that wait can clash with r.
+func (d *delays) none(l *loop, r *request) bool {
+	return r.keyed && d.rest == 0 && d.slots[r.slot] == 0 || d.writes == 0 && l.onlyReads(r)
 }
 
 // drop ends a request that nobody waits for any more.
@@ -147,28 +179,49 @@ func (l *loop) hurry(s *session) {
 	l.pursue(s)
 }
 
+// chase has pursue look after s, for which requests wait, at the end of the turn: once for all that has arrived, or was lost, in it.
+func (l *loop) chase(s *session) {
+	if s.chased {
+		return
+	}
+	s.chased = true
+	l.nl.Post(func() {
+		s.chased = false
+		l.pursue(s)
+	})
+}
+
 // pursue sends again what may go, in order.
 func (l *loop) pursue(s *session) {
+	var t *traffic
 	for s.delayed > 0 {
-		var next *request
-		for _, o := range s.flights {
-			if o.again != nil {
-				next = o
-				break
+		if t == nil {
+			if first := s.firstDelayed(); !l.mayGo(s, first) {
+				return
 			}
+			t = s.survey()
 		}
-		if !l.goOn(s, next) {
+		if !l.goOn(s, t) {
 			return
 		}
 	}
 }
 
-// goOn sends r, the first that waits, again. False: it has to wait on.
-func (l *loop) goOn(s *session, r *request) bool {
-	w := r.again
+// firstDelayed is the first request that waits.
+func (s *session) firstDelayed() *request {
+	for _, o := range s.flights {
+		if o.again != nil {
+			return o
+		}
+	}
+	panic("BUG: a request that waits to be sent again is in no queue")
+}
+
+// mayGo reports whether neither time nor a pause keeps r from being sent again.
+func (l *loop) mayGo(s *session, r *request) bool {
 	switch {
-	case w.due > l.now():
-		l.wakeUp(s, w.due)
+	case r.again.due > l.now():
+		l.wakeUp(s, r.again.due)
 		return false
 	case l.suspends(r):
 		if !slices.Contains(l.paused.delayed, s) {
@@ -176,6 +229,59 @@ func (l *loop) goOn(s *session, r *request) bool {
 		}
 		return false
 	}
+	return true
+}
+
+// traffic is what a session has in flight, and what waits to be sent again, at one moment.
+type traffic struct {
+	waiting []flight // in their order
+	all     []flight // in flight
+	keyed   map[uint16][]flight
+	rest    []flight // those of all that may be for any slot
+}
+
+// flight is a request with the number of its place in the reply queue.
+type flight struct {
+	r  *request
+	at int
+}
+
+func (s *session) survey() *traffic {
+	t := &traffic{keyed: make(map[uint16][]flight)}
+	var last *request
+	at := 0
+	for place, o := range s.flights {
+		if place != last {
+			last = place
+			at++
+		}
+		switch {
+		case o.again != nil:
+			t.waiting = append(t.waiting, flight{o, at})
+		case o.lane != nil:
+			t.add(flight{o, at})
+		}
+	}
+	return t
+}
+
+func (t *traffic) add(f flight) {
+	t.all = append(t.all, f)
+	if f.r.keyed {
+		t.keyed[f.r.slot] = append(t.keyed[f.r.slot], f)
+	} else {
+		t.rest = append(t.rest, f)
+	}
+}
+
+// goOn sends the first that waits again. False: it has to wait on.
+func (l *loop) goOn(s *session, t *traffic) bool {
+	f := t.waiting[0]
+	r := f.r
+	if !l.mayGo(s, r) {
+		return false
+	}
+	w := r.again
 	n, cause := l.owner(r.slot)
 	if w.target != "" {
 		n, cause = l.node(w.target), ""
@@ -184,12 +290,13 @@ func (l *loop) goOn(s *session, r *request) bool {
 	if cause == "" {
 		ln, cause = l.laneFor(r, n)
 	}
+	before := s.delayed
 	if cause == "" {
-		switch o, behind := l.inTheWay(s, r, ln); {
+		switch o, behind := l.inTheWay(t, f, ln); {
 		case o == nil:
 		case behind && o.lane.conn != nil && o.lane.conn.ReadPaused(): // for the client's own sake, who would have to take r's reply first
 			l.tooLate(s, r)
-			return true
+			return t.without(s, before)
 		default:
 			return false
 		}
@@ -198,6 +305,7 @@ func (l *loop) goOn(s *session, r *request) bool {
 	switch {
 	case cause == "":
 		ln.sendKept(r, w.asking)
+		t.add(f)
 	case w.why == redirected:
 		l.abort(r, cause)
 	case w.why == unsent:
@@ -205,20 +313,33 @@ func (l *loop) goOn(s *session, r *request) bool {
 	default:
 		l.detain(r, cause)
 	}
+	return t.without(s, before)
+}
+
+// without takes the first that waits out. False: what waits is not what it was, but another request, or the same one for another time.
+func (t *traffic) without(s *session, before int) bool {
+	t.waiting = t.waiting[1:]
+	if s.delayed > 0 && s.delayed != before-1 {
+		s.loop.chase(s)
+		return false
+	}
 	return true
 }
 
-// inTheWay is a request in flight that r, which is to go by ln, has to wait for; nil: there is none. behind: the client has
-// sent it behind r.
-func (l *loop) inTheWay(s *session, r *request, ln *lane) (o *request, behind bool) {
-	place := r.place()
-	for at, o := range s.flights {
-		switch {
-		case at == place:
-			behind = true
-		case o.lane == nil, !behind && o.lane == ln && !o.mayBeRefused():
-		case l.clash(r, o):
-			return o, behind
+// inTheWay is a request in flight that the one at f, which is to go by ln, has to wait for; nil: there is none. behind: the client has
+// sent it behind that one.
+func (l *loop) inTheWay(t *traffic, f flight, ln *lane) (o *request, behind bool) {
+	lists := [][]flight{t.keyed[f.r.slot], t.rest}
+	if !f.r.keyed {
+		lists = [][]flight{t.all}
+	}
+	for _, list := range lists {
+		for _, g := range list {
+			switch o, behind := g.r, g.at > f.at; {
+			case g.at == f.at, o.lane == nil, !behind && o.lane == ln && !o.mayBeRefused():
+			case l.clash(f.r, o):
+				return o, behind
+			}
 		}
 	}
 	return nil, false
@@ -278,6 +399,9 @@ func (l *loop) forestall(s *session, r *request) {
 
 // waitsAhead is the first request that waits to be sent again and that r clashes with, nil if there is none.
 func (l *loop) waitsAhead(s *session, r *request) *request {
+	if s.delayed == 0 || s.delays.none(l, r) {
+		return nil
+	}
 	place := r.place()
 	for at, o := range s.flights {
 		if at == place {
@@ -305,17 +429,11 @@ func (l *loop) tooLate(s *session, r *request) {
 
 // overtaken reports whether something that the client has sent behind r, and that clashes with it, has been answered.
 func (l *loop) overtaken(r *request) bool {
-	s := r.client()
-	if s == nil {
+	if r.client() == nil {
 		return false
 	}
-	place, behind := r.place(), false
-	for at, o := range s.flights {
-		if at == place {
-			behind = true
-			continue
-		}
-		if behind && o.state != replyWaiting && l.clash(r, o) {
+	for o := r.place().next; o != nil; o = o.next { // those that are divided have parts that are not answered
+		if o.state != replyWaiting && o.cmd != nil && o.parts == nil && !onlyQueued(o) && l.clash(r, o) {
 			return true
 		}
 	}
