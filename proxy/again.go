@@ -95,30 +95,6 @@ func (s *session) waitsNoMore(r *request) {
 	r.again = nil
 }
 
-// delays tells for most replies at once that nothing waits which they clash with: many thousands of parts of
-// commands may be on their way for one client, and to look at all of them for each reply would take minutes.
-type delays struct {
-	slots  map[uint16]int // how many of those that wait are for the slot
-	rest   int            // how many may be for any
-	writes int            // how many of all may do more than read
-}
-
-func (d *delays) count(r *request, n int) {
-	if r.keyed {
-		d.slots[r.slot] += n
-	} else {
-		d.rest += n
-	}
-	if !r.again.reads {
-		d.writes += n
-	}
-}
-
-// none reports whether none of those that wait can clash with r.
-func (d *delays) none(l *loop, r *request) bool {
-	return r.keyed && d.rest == 0 && d.slots[r.slot] == 0 || d.writes == 0 && l.onlyReads(r)
-}
-
 // drop ends a request that nobody waits for any more.
 func (l *loop) drop(r *request) {
 	if r.sink != nil && r.block == nil {
@@ -193,17 +169,11 @@ func (l *loop) chase(s *session) {
 
 // pursue sends again what may go, in order.
 func (l *loop) pursue(s *session) {
-	var t *traffic
-	for s.delayed > 0 {
-		if t == nil {
-			if first := s.firstDelayed(); !l.mayGo(s, first) {
-				return
-			}
-			t = s.survey()
-		}
-		if !l.goOn(s, t) {
-			return
-		}
+	if s.delayed == 0 || !l.mayGo(s, s.firstDelayed()) {
+		return
+	}
+	t := s.survey()
+	for s.delayed > 0 && l.goOn(s, t) {
 	}
 }
 
@@ -230,48 +200,6 @@ func (l *loop) mayGo(s *session, r *request) bool {
 		return false
 	}
 	return true
-}
-
-// traffic is what a session has in flight, and what waits to be sent again, at one moment.
-type traffic struct {
-	waiting []flight // in their order
-	all     []flight // in flight
-	keyed   map[uint16][]flight
-	rest    []flight // those of all that may be for any slot
-}
-
-// flight is a request with the number of its place in the reply queue.
-type flight struct {
-	r  *request
-	at int
-}
-
-func (s *session) survey() *traffic {
-	t := &traffic{keyed: make(map[uint16][]flight)}
-	var last *request
-	at := 0
-	for place, o := range s.flights {
-		if place != last {
-			last = place
-			at++
-		}
-		switch {
-		case o.again != nil:
-			t.waiting = append(t.waiting, flight{o, at})
-		case o.lane != nil:
-			t.add(flight{o, at})
-		}
-	}
-	return t
-}
-
-func (t *traffic) add(f flight) {
-	t.all = append(t.all, f)
-	if f.r.keyed {
-		t.keyed[f.r.slot] = append(t.keyed[f.r.slot], f)
-	} else {
-		t.rest = append(t.rest, f)
-	}
 }
 
 // goOn sends the first that waits again. False: it has to wait on.
@@ -314,35 +242,6 @@ func (l *loop) goOn(s *session, t *traffic) bool {
 		l.detain(r, cause)
 	}
 	return t.without(s, before)
-}
-
-// without takes the first that waits out. False: what waits is not what it was, but another request, or the same one for another time.
-func (t *traffic) without(s *session, before int) bool {
-	t.waiting = t.waiting[1:]
-	if s.delayed > 0 && s.delayed != before-1 {
-		s.loop.chase(s)
-		return false
-	}
-	return true
-}
-
-// inTheWay is a request in flight that the one at f, which is to go by ln, has to wait for; nil: there is none. behind: the client has
-// sent it behind that one.
-func (l *loop) inTheWay(t *traffic, f flight, ln *lane) (o *request, behind bool) {
-	lists := [][]flight{t.keyed[f.r.slot], t.rest}
-	if !f.r.keyed {
-		lists = [][]flight{t.all}
-	}
-	for _, list := range lists {
-		for _, g := range list {
-			switch o, behind := g.r, g.at > f.at; {
-			case g.at == f.at, o.lane == nil, !behind && o.lane == ln && !o.mayBeRefused():
-			case l.clash(f.r, o):
-				return o, behind
-			}
-		}
-	}
-	return nil, false
 }
 
 // mayBeRefused reports whether a request that was sent again may be refused while one behind it is executed: it has been
