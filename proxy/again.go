@@ -32,6 +32,7 @@ type resend struct {
 	due    int64  // not earlier (mono)
 	line   string // the error that it is answered with if it is too late
 	reply  []byte // premature: what it was answered
+	reads  bool   // it only reads, as far as was known when it began to wait
 }
 
 // resendCause is why a request waits to be sent again.
@@ -70,8 +71,12 @@ func (l *loop) postpone(r *request, w *resend) {
 		l.drop(r)
 		return
 	}
-	r.again = w
+	r.again, w.reads = w, l.onlyReads(r)
 	s.delayed++
+	if s.delays == nil {
+		s.delays = &delays{slots: make(map[uint16]int)}
+	}
+	s.delays.count(r, 1)
 	s.exclusive = true
 	s.fill()
 	s.hold(len(w.reply))
@@ -83,7 +88,10 @@ func (l *loop) postpone(r *request, w *resend) {
 // waitsNoMore is the end of postpone.
 func (s *session) waitsNoMore(r *request) {
 	s.held -= len(r.again.reply)
-	s.delayed--
+	s.delays.count(r, -1)
+	if s.delayed--; s.delayed == 0 {
+		s.delays = nil
+	}
 	r.again = nil
 }
 
@@ -147,28 +155,43 @@ func (l *loop) hurry(s *session) {
 	l.pursue(s)
 }
 
+// chase has pursue look after s, for which requests wait, at the end of the turn: once for all that has arrived, or was lost, in it.
+func (l *loop) chase(s *session) {
+	if s.chased {
+		return
+	}
+	s.chased = true
+	l.nl.Post(func() {
+		s.chased = false
+		l.pursue(s)
+	})
+}
+
 // pursue sends again what may go, in order.
 func (l *loop) pursue(s *session) {
-	for s.delayed > 0 {
-		var next *request
-		for _, o := range s.flights {
-			if o.again != nil {
-				next = o
-				break
-			}
-		}
-		if !l.goOn(s, next) {
-			return
-		}
+	if s.delayed == 0 || !l.mayGo(s, s.firstDelayed()) {
+		return
+	}
+	t := s.survey()
+	for s.delayed > 0 && l.goOn(s, t) {
 	}
 }
 
-// goOn sends r, the first that waits, again. False: it has to wait on.
-func (l *loop) goOn(s *session, r *request) bool {
-	w := r.again
+// firstDelayed is the first request that waits.
+func (s *session) firstDelayed() *request {
+	for _, o := range s.flights {
+		if o.again != nil {
+			return o
+		}
+	}
+	panic("BUG: a request that waits to be sent again is in no queue")
+}
+
+// mayGo reports whether neither time nor a pause keeps r from being sent again.
+func (l *loop) mayGo(s *session, r *request) bool {
 	switch {
-	case w.due > l.now():
-		l.wakeUp(s, w.due)
+	case r.again.due > l.now():
+		l.wakeUp(s, r.again.due)
 		return false
 	case l.suspends(r):
 		if !slices.Contains(l.paused.delayed, s) {
@@ -176,6 +199,17 @@ func (l *loop) goOn(s *session, r *request) bool {
 		}
 		return false
 	}
+	return true
+}
+
+// goOn sends the first that waits again. False: it has to wait on.
+func (l *loop) goOn(s *session, t *traffic) bool {
+	f := t.waiting[0]
+	r := f.r
+	if !l.mayGo(s, r) {
+		return false
+	}
+	w := r.again
 	n, cause := l.owner(r.slot)
 	if w.target != "" {
 		n, cause = l.node(w.target), ""
@@ -184,12 +218,13 @@ func (l *loop) goOn(s *session, r *request) bool {
 	if cause == "" {
 		ln, cause = l.laneFor(r, n)
 	}
+	before := s.delayed
 	if cause == "" {
-		switch o, behind := l.inTheWay(s, r, ln); {
+		switch o, behind := l.inTheWay(t, f, ln); {
 		case o == nil:
 		case behind && o.lane.conn != nil && o.lane.conn.ReadPaused(): // for the client's own sake, who would have to take r's reply first
 			l.tooLate(s, r)
-			return true
+			return t.without(s, before)
 		default:
 			return false
 		}
@@ -198,6 +233,7 @@ func (l *loop) goOn(s *session, r *request) bool {
 	switch {
 	case cause == "":
 		ln.sendKept(r, w.asking)
+		t.add(f)
 	case w.why == redirected:
 		l.abort(r, cause)
 	case w.why == unsent:
@@ -205,23 +241,7 @@ func (l *loop) goOn(s *session, r *request) bool {
 	default:
 		l.detain(r, cause)
 	}
-	return true
-}
-
-// inTheWay is a request in flight that r, which is to go by ln, has to wait for; nil: there is none. behind: the client has
-// sent it behind r.
-func (l *loop) inTheWay(s *session, r *request, ln *lane) (o *request, behind bool) {
-	place := r.place()
-	for at, o := range s.flights {
-		switch {
-		case at == place:
-			behind = true
-		case o.lane == nil, !behind && o.lane == ln && !o.mayBeRefused():
-		case l.clash(r, o):
-			return o, behind
-		}
-	}
-	return nil, false
+	return t.without(s, before)
 }
 
 // mayBeRefused reports whether a request that was sent again may be refused while one behind it is executed: it has been
@@ -278,6 +298,9 @@ func (l *loop) forestall(s *session, r *request) {
 
 // waitsAhead is the first request that waits to be sent again and that r clashes with, nil if there is none.
 func (l *loop) waitsAhead(s *session, r *request) *request {
+	if s.delayed == 0 || s.delays.none(l, r) {
+		return nil
+	}
 	place := r.place()
 	for at, o := range s.flights {
 		if at == place {
@@ -305,17 +328,11 @@ func (l *loop) tooLate(s *session, r *request) {
 
 // overtaken reports whether something that the client has sent behind r, and that clashes with it, has been answered.
 func (l *loop) overtaken(r *request) bool {
-	s := r.client()
-	if s == nil {
+	if r.client() == nil {
 		return false
 	}
-	place, behind := r.place(), false
-	for at, o := range s.flights {
-		if at == place {
-			behind = true
-			continue
-		}
-		if behind && o.state != replyWaiting && l.clash(r, o) {
+	for o := r.place().next; o != nil; o = o.next { // those that are divided have parts that are not answered
+		if o.state != replyWaiting && o.cmd != nil && o.parts == nil && !onlyQueued(o) && l.clash(r, o) {
 			return true
 		}
 	}

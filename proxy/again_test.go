@@ -14,6 +14,7 @@ import (
 
 	"cosky-proxy/cluster"
 	"cosky-proxy/cluster/clustertest"
+	"cosky-proxy/cluster/slot"
 	"cosky-proxy/proxy"
 	"cosky-proxy/proxy/proxytest"
 )
@@ -370,4 +371,39 @@ func TestClientLeavesWhileAPartWaits(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A client has many thousands of parts of commands in flight when a connection is lost: what is done for each of them does not
+// depend on how many there are, else nobody would be served for longer than commands may take.
+func TestManyPartsAreSentAgainAtOnce(t *testing.T) {
+	const depth, keys = 250, 500
+	var lost atomic.Bool
+	node := func(loses bool) *proxytest.Fake {
+		return proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+			switch {
+			case args[0] != "MGET":
+				return ""
+			case loses && !lost.Swap(true):
+				c.Close()
+				return ""
+			}
+			return "*1\r\n$1\r\nv\r\n"
+		})
+	}
+	_, addr, _ := startFakeCluster(t, func(o *proxy.Options) { o.Loops, o.Cache.Cache, o.Upstream.Timeout = 1, nil, 5*time.Second }, node(false), node(true))
+	mget, want := []string{"MGET"}, fmt.Sprintf("*%d\r\n%s", keys, strings.Repeat("$1\r\nv\r\n", keys))
+	for i, slots := 0, map[uint16]bool{}; len(slots) < keys; i++ { // a part for each key
+		key := "k" + strconv.Itoa(i)
+		if sl := slot.Of([]byte(key)); !slots[sl] {
+			slots[sl] = true
+			mget = append(mget, key)
+		}
+	}
+	c := clustertest.Dial(t, addr)
+	go c.Send(strings.Repeat(clustertest.Encode(mget...), depth))
+	for range depth {
+		if got := c.ReadReply(); got != want {
+			t.Fatalf("got %.100q", got)
+		}
+	}
 }

@@ -22,7 +22,7 @@
 //
 // What clients may occupy is in budget.go, bulk.go and files.go, how many commands they may send in throttle.go. No
 // command takes too long (deadline.go, patience.go). Replies that speak of the backend's state are followed up in
-// redirect.go, what is sent again keeps its order in again.go. What becomes of commands whose server is lost is in
+// redirect.go, what is sent again keeps its order in again.go and traffic.go. What becomes of commands whose server is lost is in
 // fate.go (sent again or not), hope.go (waiting for a successor), breaker.go (failing at once) and queue.go (a
 // server that takes nothing). Who else than the owner of a key may answer reads is the matter of replicas.go.
 // Which commands there are the backend says (vocabulary.go, inquiry.go), and what else it can do (abilities.go);

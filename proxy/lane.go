@@ -401,7 +401,7 @@ func (ln *lane) reply(r *request, reply []byte) {
 		ln.holdFor(s)
 	}
 	if client != nil && client.delayed > 0 {
-		l.pursue(client)
+		l.chase(client)
 	}
 }
 
@@ -448,7 +448,7 @@ func (ln *lane) piece(b []byte, done bool) {
 		}
 	}
 	if client != nil && client.delayed > 0 {
-		l.pursue(client)
+		l.chase(client)
 	}
 }
 
@@ -625,18 +625,14 @@ func (ln *lane) lost(e ending) {
 	if queue.len > 0 {
 		l.laneEpoch++
 	}
-	waiting := make(map[*session]struct{})
 	for queue.head != nil {
 		r := queue.pop()
 		r.lane, r.origin = nil, n.addr
 		s := r.client()
 		l.decide(ln, r, &e, unsentFrom, unsent)
 		if s != nil && s.delayed > 0 {
-			waiting[s] = struct{}{}
+			l.chase(s) // when nothing is in its way any more that was lost, too
 		}
-	}
-	for s := range waiting { // only now is nothing in their way that was lost, too
-		l.pursue(s)
 	}
 	ln.abandon()
 }

@@ -71,6 +71,8 @@ type session struct {
 	captured   *completion // takes the reply of a command that EXEC executes
 	pushes     []byte      // Pub/Sub messages that wait for the end of that reply
 	delayed    int         // requests in it, or parts of them, that wait to be sent again, see again.go
+	delays     *delays     // nil: there are none
+	chased     bool        // those are looked at at the end of the turn
 	alarm      *netloop.Timer
 	alarmAt    int64 // when it lets them go on (mono); 0: it is not set
 
@@ -613,7 +615,7 @@ func (s *session) detach() {
 		l.abandon(r)
 		r = next
 	}
-	s.head, s.tail, s.inflight, s.held, s.delayed = nil, nil, 0, 0, 0
+	s.head, s.tail, s.inflight, s.held, s.delayed, s.delays = nil, nil, 0, 0, 0, nil
 	if s.alarm != nil {
 		s.alarm.Stop()
 	}
