@@ -222,7 +222,7 @@ func (l *loop) goOn(s *session, t *traffic) bool {
 	if cause == "" {
 		switch o, behind := l.inTheWay(t, f, ln); {
 		case o == nil:
-		case behind && o.lane.conn != nil && o.lane.conn.ReadPaused(): // for the client's own sake, who would have to take r's reply first
+		case behind && s.holds(o.lane): // until it has taken more replies, of which r's is the next
 			l.tooLate(s, r)
 			return t.without(s, before)
 		default:
@@ -296,9 +296,10 @@ func (l *loop) forestall(s *session, r *request) {
 	}
 }
 
-// waitsAhead is the first request that waits to be sent again and that r clashes with, nil if there is none.
+// waitsAhead is the first request that waits to be sent again and that r clashes with, nil if there is none. What the
+// backend only queues comes behind nothing: EXEC, which waits for all that is before it, executes it.
 func (l *loop) waitsAhead(s *session, r *request) *request {
-	if s.delayed == 0 || s.delays.none(l, r) {
+	if onlyQueued(r) || s.delayed == 0 || s.delays.none(l, r) {
 		return nil
 	}
 	place := r.place()

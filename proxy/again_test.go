@@ -153,6 +153,18 @@ func TestRefusedCommandsKeepOrder(t *testing.T) {
 			"+OK\r\n*2\r\n" + bulkOf("") + bulkOf("1"), "1",
 		},
 		{
+			"a transaction behind it is queued in the backend",
+			append([]string{"CONFIG SET a b", "SET {t}a 1"}, multi("SET {t}a 2")...),
+			map[string][]string{"CONFIG SET a b": {"+OK\r\n"}, "SET {t}a 1": {clusterDown, clusterDown, clusterDown, clusterDown}},
+			"+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n", "2",
+		},
+		{
+			"a script is refused when it is to be queued in the backend behind it",
+			append([]string{"CONFIG SET a b", "SET {t}a 1"}, multi("EVAL return(1) 1 {t}a")...),
+			map[string][]string{"CONFIG SET a b": {"+OK\r\n"}, "SET {t}a 1": {clusterDown, clusterDown, clusterDown, clusterDown}, "EVAL return(1) 1 {t}a": {clusterDown}},
+			"+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n", "1",
+		},
+		{
 			"nobody knows whether the write behind it was executed",
 			[]string{"MSET {t}a 1 {t}b 1", "SET {t}a 2"},
 			map[string][]string{"MSET {t}a 1 {t}b 1": {tryAgain}, "SET {t}a 2": {"cut"}},
