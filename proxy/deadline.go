@@ -23,8 +23,9 @@ import "fmt"
 
 // heldUp is why the next command of a session waits for the backend before it can be sent.
 type heldUp struct {
-	since int64  // mono
-	line  string // the error when that lasts too long
+	since  int64 // mono
+	reason waitReason
+	line   string // the error when that lasts too long
 }
 
 // holdUp makes the next command wait, for as long as its time allows; it returns true for the convenience of callers.
@@ -33,16 +34,16 @@ func (s *session) holdUp(reason waitReason, line string) bool {
 		s.heldUp = &heldUp{since: s.loop.now()}
 		s.fleeting = true
 	}
-	s.heldUp.line = line
+	s.heldUp.reason, s.heldUp.line = reason, line
 	return s.pause(reason)
 }
 
 // overdue reports whether the next command has been held up for so long that it is not sent any more.
 func (s *session) overdue() bool { return s.heldUp != nil && s.heldUp.since <= s.loop.begunInTime() }
 
-// outOfTime refuses the next command if it is overdue. What asks the backend about it has to see to that itself.
+// outOfTime refuses the next command if it is overdue. Who waits for the backend's verdict on it has to see to that itself.
 func (s *session) outOfTime(args [][]byte) bool {
-	if !s.overdue() || len(s.questions.list) > 0 {
+	if !s.overdue() || s.heldUp.reason == waitVerdict {
 		return false
 	}
 	s.loop.stats.Timeouts++

@@ -2,10 +2,12 @@ package proxy_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -351,4 +353,43 @@ func TestLargeRequestOfWhomNobodyKnows(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	c.ExpectClosed()
+}
+
+// A command about which the backend had to be asked first has no more time than others to wait for room in a queue.
+func TestAskedAboutAndThenHeldUp(t *testing.T) {
+	t.Parallel()
+	var full atomic.Bool
+	pushes := startPusher(t)
+	f := proxytest.StartFake(t, func(c *proxytest.FakeConn, args []string) string {
+		if args[0] == "SET" {
+			if !full.Swap(true) {
+				pushes.to(c) // a sign of life
+			}
+			<-pushes.done
+		}
+		return ""
+	})
+	s, a := startSingle(t, f, func(o *proxy.Options) {
+		briefly(o)
+		o.Cache.Cache, o.Cache.Invalidation, o.Cache.MaxStaleness = nil, proxy.InvalidationOff, time.Millisecond
+		o.Auth = authOptions(t, proxy.AuthPassthrough, nil)
+		o.Upstream.QueueLimit, o.Upstream.QueueTimeout = 1<<10, time.Hour
+	})
+	go a.Net().Write([]byte(strings.Repeat(clustertest.Encode("SET", "k", strings.Repeat("v", 64<<10)), 300))) // more than sockets hold
+	in, still := uint64(0), 0
+	clustertest.Await(t, "a full queue", func() error {
+		if n := s.Stats().BytesIn; n > in || in == 0 {
+			in, still = n, 0
+		} else {
+			still++
+		}
+		if still < 20 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	b := clustertest.Dial(t, s.Addrs()[0])
+	began := time.Now()
+	b.Cmd("GET", "k")
+	expectTimeout(t, b, began, f.Addr, certain)
 }
