@@ -368,7 +368,7 @@ func TestRepeatsKeepOrder(t *testing.T) {
 		}
 		c.Send(oneWrite(cs...))
 		clustertest.Await(t, "the first repeats", func() error {
-			if n := a.Calls("MSET"); n < 40 {
+			if n := a.Calls("MSET"); n < 24 {
 				return fmt.Errorf("%d so far", n)
 			}
 			return nil
