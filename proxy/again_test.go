@@ -419,3 +419,77 @@ func TestManyPartsAreSentAgainAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A client that reads slowly holds its connection up. What others have on it is late, and no reason to give up what precedes it.
+func TestOthersSlowReadingForestallsNothing(t *testing.T) {
+	const limit = 64 << 10
+	var m fakeData
+	moved, seen := make(chan struct{}), make(chan struct{})
+	big := bulkOf(strings.Repeat("b", 16<<20))
+	b := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "GET":
+			<-seen
+			return "$-1\r\n"
+		case "SET":
+			return m.execute(args)
+		}
+		return ""
+	})
+	a := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
+		switch args[0] {
+		case "SET":
+			<-moved
+			return movedTo(args[1], b.Addr)
+		case "GET":
+			return big
+		}
+		return ""
+	})
+	release := sync.OnceFunc(func() { close(moved) })
+	show := sync.OnceFunc(func() { close(seen) })
+	t.Cleanup(release)
+	t.Cleanup(show)
+	s, addr, _ := startFakeCluster(t, func(o *proxy.Options) {
+		o.Loops, o.Cache.Cache, o.Clients.OutputLimit = 1, nil, limit
+		o.Upstream.Timeout, o.Clients.StallTimeout = time.Hour, time.Hour
+	}, a, b)
+	key, other := keyIn("k", 0, 2, 0), keyIn("k", 1, 2, 0)
+	c, slow := clustertest.Dial(t, addr), clustertest.Dial(t, addr)
+	sent := 0
+	for _, part := range []struct {
+		from *clustertest.Conn
+		raw  string
+	}{
+		{c, oneWrite([]string{"SET", key, "1"}, []string{"GET", other})},
+		{slow, clustertest.Encode("GET", key)},
+		{c, clustertest.Encode("SET", key, "2")},
+	} {
+		part.from.Send(part.raw)
+		sent += len(part.raw)
+		awaitReceived(t, func() uint64 { return s.Stats().BytesIn }, sent)
+	}
+	release()
+	clustertest.Await(t, "the slow client to hold the connection up", func() error {
+		if n := s.Stats().BufferBytes; n <= limit/2 { // with less, it is read on
+			return fmt.Errorf("%d bytes are kept for clients", n)
+		}
+		return nil
+	})
+	show() // the moment at which it is looked at what may go
+	clustertest.Await(t, "the other node's reply", func() error {
+		for _, n := range s.Stats().Nodes {
+			if n.Addr == b.Addr && n.Calls > 0 {
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+	slow.Expect(big)
+	for _, want := range []string{"+OK\r\n", "$-1\r\n", "+OK\r\n"} {
+		c.Expect(want)
+	}
+	if left := m.execute([]string{"GET", key}); left != bulkOf("2") {
+		t.Errorf("%s is %q in the end", key, left)
+	}
+}
