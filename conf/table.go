@@ -95,7 +95,7 @@ func options(c *Config) []option {
 		number("nearcache.hot.keys", &nc.Hot.Keys, 0, maxHotKeys, "so many of the keys that are read most are cached, where there is client tracking; 0: none"),
 		number("nearcache.hot.min_reads", &nc.Hot.MinReads, 1, 1_000_000_000, "reads per second that such a key must have"),
 		keys("nearcache.hot.pinned", &nc.Hot.Pinned, "keys that are cached besides, however seldom they are read"),
-		commands("nearcache.hot.commands", &nc.Hot.Commands, "commands whose replies are cached of hot keys; off: all that nearcache.rules can name"),
+		commands("nearcache.hot.commands", &nc.Hot.Commands, "commands whose replies are cached of hot keys; off: no such list, all that nearcache.rules can name"),
 		onBackendLoss("nearcache.on_backend_loss", &nc.StaleFor, "what is cached while the backend is out of reach: nothing is served, or it stands in for so long at most"),
 		names("nearcache.warmup.namespaces", &nc.Warmup.Namespaces, "NAMESPACE", "namespaces of CoSky that are in memory before the proxy is ready; off: none"),
 		number("nearcache.warmup.concurrency", &nc.Warmup.Concurrency, 1, 10_000, "reads under way at the same time"),
