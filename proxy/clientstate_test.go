@@ -84,15 +84,23 @@ func TestRepliesAreDroppedWhateverTheyAnswer(t *testing.T) {
 		p.behind.Cmd("CLIENT", "REPLY", "OFF")
 		other := w.dial(t, proto)
 		other.do(script("CLIENT SETNAME x", "GET unseen", "CLIENT LIST TYPE master")...)
-		p.do(script("CLIENT REPLY ON")...)
+		next := func(c *clustertest.Conn) string {
+			line := c.ReadReply()
+			if c == p.behind && strings.HasSuffix(line, `"GET" "unseen"`+"\r\n") { // was on its way from the backend
+				line = c.ReadReply()
+			}
+			return line
+		}
+		for _, c := range []*clustertest.Conn{p.direct, p.behind} {
+			c.Cmd("CLIENT", "REPLY", "ON")
+			if got := next(c); got != "+OK\r\n" {
+				t.Errorf("CLIENT REPLY ON: got %q", got)
+			}
+		}
 		other.do(script("GET seen")...)
 		for _, c := range []*clustertest.Conn{p.direct, p.behind} {
 			for _, want := range []string{`"CLIENT" "REPLY" "ON"`, `"GET" "seen"`} {
-				line := c.ReadReply()
-				if c == p.behind && strings.HasSuffix(line, `"GET" "unseen"`+"\r\n") { // was on its way from the backend
-					line = c.ReadReply()
-				}
-				if !strings.HasSuffix(line, want+"\r\n") {
+				if line := next(c); !strings.HasSuffix(line, want+"\r\n") {
 					t.Errorf("after REPLY OFF and ON, MONITOR shows %q, want %s", line, want)
 				}
 			}

@@ -28,7 +28,7 @@ const busOffset = 10000
 func FreePort(t TB) int {
 	t.Helper()
 	for range 200 {
-		port := 10001 + rand.IntN(12000)
+		port := 10001 + rand.IntN(busOffset)
 		if reserve(t, port) && portFree(port) && portFree(port+busOffset) {
 			return port
 		}
