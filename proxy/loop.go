@@ -82,6 +82,7 @@ type loop struct {
 	free      []*request // for newRequest
 
 	freeBytes   int // of their buffers
+	bare        int // how many of them, the first ones, have none
 	splitter    router.Splitter
 	scatters    *scatter // free ones
 	scattersLen int

@@ -110,6 +110,7 @@ func (l *loop) newRequest(s *session, cmd *command.Command) *request {
 	if last := len(l.free) - 1; last >= 0 {
 		r, l.free = l.free[last], l.free[:last]
 		l.freeBytes -= r.holds()
+		l.bare = min(l.bare, last)
 	} else {
 		r = new(request)
 	}
@@ -153,11 +154,23 @@ func (l *loop) release(r *request) {
 	if len(l.free) >= maxFreeRequests {
 		return
 	}
-	if l.freeBytes+r.holds() > maxFreeBytes {
+	if !l.makeRoom(r.holds()) {
 		r.buf, r.raw, r.head = nil, nil, nil
 	}
 	l.freeBytes += r.holds()
 	l.free = append(l.free, r)
+}
+
+// makeRoom has the pool keep n bytes more: those that have not been used for longest, at its bottom, lose their buffers, so that
+// what clients needed once does not keep them from what they need now.
+func (l *loop) makeRoom(n int) bool {
+	for l.freeBytes+n > maxFreeBytes && l.bare < len(l.free) {
+		r := l.free[l.bare]
+		l.freeBytes -= r.holds()
+		r.buf, r.raw, r.head = nil, nil, nil
+		l.bare++
+	}
+	return l.freeBytes+n <= maxFreeBytes
 }
 
 // holds is how many bytes r's buffers take.
