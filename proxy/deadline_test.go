@@ -514,7 +514,7 @@ func TestGivenUpFetch(t *testing.T) {
 // A client that does not take its replies is not told that the server does not answer.
 func TestSlowReadersAreNotTimedOut(t *testing.T) {
 	t.Parallel()
-	const timeout, reads = allowed / 2, 200
+	const timeout, reads = 2 * allowed, 200 // all are read well within it, also on a busy machine
 	value := bulkOf(strings.Repeat("x", 50<<10))
 	f := proxytest.StartFake(t, func(_ *proxytest.FakeConn, args []string) string {
 		if args[0] == "GET" {
