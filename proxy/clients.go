@@ -417,11 +417,7 @@ func (s *session) promise(cmd *command.Command) (r *request, ready bool) {
 // keep answers a promise.
 func (l *loop) keep(r *request, reply []byte) {
 	l.countReply(r.cmd, r.sentAt, reply[0] == '-')
-	if r.sink != nil {
-		l.deliver(r, reply)
-		return
-	}
-	l.finish(r, reply)
+	l.hand(r, reply)
 }
 
 // appendText appends text as Redis sends INFO and CLIENT LIST: a bulk string in

@@ -482,6 +482,15 @@ func (ln *lane) collect(r *request, b []byte, done bool) {
 	}
 }
 
+// hand gives the reply to whoever waits for it: r's sink, or else its client.
+func (l *loop) hand(r *request, reply []byte) {
+	if r.sink != nil {
+		l.deliver(r, reply)
+		return
+	}
+	l.finish(r, reply)
+}
+
 // deliver hands the reply to r's sink.
 func (l *loop) deliver(r *request, reply []byte) {
 	l.settle(r)

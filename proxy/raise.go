@@ -44,11 +44,7 @@ func (b *raised) begin() {
 
 func (b *raised) release() {
 	for _, r := range b.held {
-		if r.sink != nil {
-			b.loop.deliver(r, r.buf)
-		} else {
-			b.loop.finish(r, r.buf)
-		}
+		b.loop.hand(r, r.buf)
 	}
 }
 

@@ -400,12 +400,8 @@ func (sc *scatter) complete(l *loop) {
 		merged = sc.after(l, !failed, merged)
 	}
 	l.countReply(p.cmd, p.sentAt, failed)
-	switch {
-	case p.barrier && l.raise(p, nil, merged):
-	case p.sink != nil: // a part of EXEC's reply
-		l.deliver(p, merged)
-	default:
-		l.finish(p, merged)
+	if !p.barrier || !l.raise(p, nil, merged) {
+		l.hand(p, merged) // to its client, or as a part of EXEC's reply
 	}
 	if sc.answers.Parts != nil {
 		l.recycle(sc)

@@ -408,11 +408,7 @@ func (l *loop) renewed(r *request, reply []byte) bool {
 	r.buf = append(r.buf[:0], reply...)
 	finish := func() {
 		r.spare(l.cache.ViewStripe(hash))
-		if r.sink != nil {
-			l.deliver(r, r.buf)
-			return
-		}
-		l.finish(r, r.buf)
+		l.hand(r, r.buf)
 	}
 	if curator == l {
 		l.views.renewed(hash, slot, db, finish)
